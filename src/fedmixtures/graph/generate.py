@@ -1,0 +1,164 @@
+"""Graphs of the experiments: random, by blocks, by nearness of data, and a few plain ones.
+
+Random graphs take a `seed` (an integer, or a numpy Generator to draw from) and unit weights.
+Labels are `0 .. n-1` unless given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedmixtures.graph.network import Network
+
+Seed = int | np.random.Generator
+
+
+def erdos_renyi_ring(
+    n: int, probability: float, seed: Seed, labels: Iterable[Hashable] | None = None
+) -> Network:
+    """Every pair is joined with `probability`; a ring through all nodes keeps it connected.
+
+    With the same seed, a larger `probability` only adds edges.
+    """
+    _check_at_least("n", n, 1)
+    _check_probability("probability", probability)
+    source, target = _independent_pairs(np.zeros(n, int), probability, probability, seed)
+    around = _ring_pairs(n)
+    return _union(n, np.append(source, around[0]), np.append(target, around[1]), labels)
+
+
+def stochastic_blocks(
+    block_sizes: Sequence[int],
+    p_in: float,
+    p_out: float,
+    seed: Seed,
+    labels: Iterable[Hashable] | None = None,
+) -> Network:
+    """Pairs in one block are joined with `p_in`, pairs across blocks with `p_out`.
+
+    A chain through each block keeps the block connected. Nodes are numbered block by block.
+    With the same seed, a larger `p_out` only adds edges across blocks: a sweep over `p_out`
+    compares nested graphs.
+    """
+    for size in block_sizes:
+        _check_at_least("block_sizes", size, 1)
+    _check_probability("p_in", p_in)
+    _check_probability("p_out", p_out)
+    block = np.repeat(np.arange(len(block_sizes)), block_sizes)
+    source, target = _independent_pairs(block, p_in, p_out, seed)
+    link = np.flatnonzero(block[1:] == block[:-1])
+    return _union(len(block), np.append(source, link), np.append(target, link + 1), labels)
+
+
+def nearest_neighbours(
+    points: ArrayLike, n_neighbours: int, labels: Iterable[Hashable] | None = None
+) -> Network:
+    """Join each node to its `n_neighbours` nearest, by Euclidean distance of one point per node.
+
+    An edge stands when either end counts the other among its nearest, so degrees are at least
+    `n_neighbours` and the graph need not be connected.
+    """
+    from sklearn.neighbors import kneighbors_graph
+
+    points = np.asarray(points, dtype=np.float64)
+    if points.ndim != 2 or not np.isfinite(points).all():
+        raise ValueError(
+            f"`points` has the shape {points.shape}; it must be (nodes, features) and finite. "
+            "Give one row per node, for example the mean of its data."
+        )
+    if not 1 <= n_neighbours < len(points):
+        raise ValueError(
+            f"`n_neighbours` is {n_neighbours}, but there are {len(points)} nodes. "
+            f"Choose between 1 and {len(points) - 1}."
+        )
+    nearest = kneighbors_graph(points, n_neighbours, include_self=False).tocoo()
+    return _union(len(points), nearest.row, nearest.col, labels)
+
+
+def sparse_random(
+    n: int, average_degree: float, seed: Seed, labels: Iterable[Hashable] | None = None
+) -> Network:
+    """Draw evenly among the graphs with `n` nodes and this average degree; made for large `n`.
+
+    The number of edges is fixed, `n * average_degree / 2` rounded, and cost grows with the
+    edges, not with the pairs. Some nodes may be isolated.
+    """
+    _check_at_least("n", n, 1)
+    if not 0 <= average_degree <= n - 1:
+        raise ValueError(
+            f"`average_degree` is {average_degree}, but each of {n} nodes has between 0 and "
+            f"{n - 1} neighbours. Lower it or raise n."
+        )
+    n_edges = round(n * average_degree / 2)
+    pair = np.random.default_rng(seed).choice(n * (n - 1) // 2, n_edges, replace=False)
+    # Pairs (low, high) are numbered by high, then low; the square root may be off by one rounding.
+    high = ((1 + np.sqrt(1 + 8 * pair)) / 2).astype(np.int64)
+    high -= high * (high - 1) // 2 > pair
+    high += high * (high + 1) // 2 <= pair
+    return _union(n, pair - high * (high - 1) // 2, high, labels)
+
+
+def complete(labels: Iterable[Hashable]) -> Network:
+    """Every node is joined to every other."""
+    labels = tuple(labels)
+    source, target = np.triu_indices(len(labels), 1)
+    return Network(labels, source, target, np.ones(len(source)))
+
+
+def ring(n: int, labels: Iterable[Hashable] | None = None) -> Network:
+    """Each node is joined to the next, the last to the first."""
+    _check_at_least("n", n, 1)
+    return _union(n, *_ring_pairs(n), labels)
+
+
+def star(n: int, labels: Iterable[Hashable] | None = None) -> Network:
+    """Join the first node to every other."""
+    _check_at_least("n", n, 1)
+    return _union(n, np.zeros(n - 1, int), np.arange(1, n), labels)
+
+
+def _independent_pairs(
+    block: np.ndarray, p_in: float, p_out: float, seed: Seed
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw every pair once, row by row: memory grows with n, and draws do not depend on p."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(len(block) - 1):
+        probability = np.where(block[i + 1 :] == block[i], p_in, p_out)
+        rows.append(i + 1 + np.flatnonzero(rng.random(len(probability)) < probability))
+    source = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return source, np.concatenate([np.zeros(0, int), *rows])
+
+
+def _ring_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
+    # One node has no one to join, and two nodes have one edge, not two.
+    source = np.arange(n if n > 2 else n - 1)
+    return source, (source + 1) % n
+
+
+def _union(
+    n: int, source: np.ndarray, target: np.ndarray, labels: Iterable[Hashable] | None
+) -> Network:
+    """Network of unit weights where a pair may come more than once, in either direction."""
+    labels = tuple(range(n)) if labels is None else tuple(labels)
+    if len(labels) != n:
+        raise ValueError(
+            f"`labels` has {len(labels)} entries, but the graph has {n} nodes. "
+            "Give one label per node."
+        )
+    low, high = np.minimum(source, target).astype(np.int64), np.maximum(source, target)
+    low, high = np.divmod(np.unique(low * n + high), n)
+    return Network(labels, low, high, np.ones(len(low)))
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"`{name}` holds {value}. Give at least {least}.")
+
+
+def _check_probability(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{name}` is {value}. Give a probability between 0 and 1.")
