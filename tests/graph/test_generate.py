@@ -112,6 +112,10 @@ def test_sparse_random_has_the_edges_asked_for(n, data):
     assert network.n_edges == round(n * degree / 2)
 
 
+def test_sparse_random_at_its_fullest_is_complete():
+    assert sparse_random(300, 299.0, seed=0) == complete(range(300))
+
+
 def test_sparse_random_reaches_every_pair_alike():
     n, repeats = 5, 3000
     count = np.zeros((n, n))

@@ -94,10 +94,8 @@ def sparse_random(
         )
     n_edges = round(n * average_degree / 2)
     pair = np.random.default_rng(seed).choice(n * (n - 1) // 2, n_edges, replace=False)
-    # Pairs (low, high) are numbered by high, then low; the square root may be off by one rounding.
+    # Pairs (low, high) are numbered by high, then low. float64 roots are exact enough to 4e7 nodes.
     high = ((1 + np.sqrt(1 + 8 * pair)) / 2).astype(np.int64)
-    high -= high * (high - 1) // 2 > pair
-    high += high * (high + 1) // 2 <= pair
     return _union(n, pair - high * (high - 1) // 2, high, labels)
 
 
