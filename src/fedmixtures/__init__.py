@@ -1,0 +1,61 @@
+"""Federated soft clustering: one Gaussian mixture per node, coupled over a graph."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedmixtures.discrepancy.base import AbstractDiscrepancy as AbstractDiscrepancy
+    from fedmixtures.discrepancy.euclidean import Euclidean as Euclidean
+    from fedmixtures.discrepancy.kl import KL as KL
+    from fedmixtures.discrepancy.mmd import MMD as MMD
+    from fedmixtures.engine.solution import Certificate as Certificate
+    from fedmixtures.engine.solution import FitWarning as FitWarning
+    from fedmixtures.engine.solution import History as History
+    from fedmixtures.estimators.convert import from_sklearn as from_sklearn
+    from fedmixtures.estimators.convert import to_sklearn as to_sklearn
+    from fedmixtures.estimators.network_mixture import (
+        NetworkGaussianMixture as NetworkGaussianMixture,
+    )
+    from fedmixtures.estimators.persist import load as load
+    from fedmixtures.graph.network import Network as Network
+    from fedmixtures.init.kmeans import KMeansStart as KMeansStart
+    from fedmixtures.methods.gtvmin import GTVMin as GTVMin
+    from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
+    from fedmixtures.mixture.mixture import Mixture as Mixture
+
+# Every public name and where it lives; loaded on first use, so that importing us stays quick.
+_HOMES = {
+    "AbstractDiscrepancy": "discrepancy.base",
+    "Euclidean": "discrepancy.euclidean",
+    "KL": "discrepancy.kl",
+    "MMD": "discrepancy.mmd",
+    "Certificate": "engine.solution",
+    "FitWarning": "engine.solution",
+    "History": "engine.solution",
+    "from_sklearn": "estimators.convert",
+    "to_sklearn": "estimators.convert",
+    "NetworkGaussianMixture": "estimators.network_mixture",
+    "load": "estimators.persist",
+    "Network": "graph.network",
+    "KMeansStart": "init.kmeans",
+    "GTVMin": "methods.gtvmin",
+    "FeasibleSet": "mixture.feasible",
+    "Mixture": "mixture.mixture",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

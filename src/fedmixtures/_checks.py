@@ -1,0 +1,120 @@
+"""Checks of what users hand in. Every message says which argument, what came, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def listed(labels: Iterable[Any], limit: int = 5) -> str:
+    """Name labels in a message: all of them, or the first few and a count."""
+    labels = list(labels)
+    text = ", ".join(repr(plain(label)) for label in labels[:limit])
+    return text if len(labels) <= limit else f"{text} and {len(labels) - limit} more"
+
+
+def plain(label: Any) -> Any:
+    """A NumPy scalar as the Python value it stands for: equal labels hash and print alike."""
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def mixture_shapes(weights: Any, means: Any, covariances: Any) -> None:
+    """Weights (..., k), means (..., k, d), covariances (..., k, d, d)."""
+    if means.ndim < 2 or weights.shape != means.shape[:-1]:
+        raise ValueError(
+            f"`weights` has shape {weights.shape} and `means` {means.shape}. Give weights (k,) and "
+            "means (k, d), with the same axes in front of both for a stack."
+        )
+    wanted = (*means.shape, means.shape[-1])
+    if covariances.shape != wanted:
+        raise ValueError(
+            f"`covariances` has shape {covariances.shape} but means of shape {means.shape} need "
+            f"{wanted}: one full matrix per component."
+        )
+
+
+def mixture_values(weights: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> None:
+    """Finite numbers, weights on the simplex, symmetric positive definite covariances."""
+    for name, part in (("weights", weights), ("means", means), ("covariances", covariances)):
+        if not np.isfinite(part).all():
+            raise ValueError(f"`{name}` of a mixture holds NaN or infinity. Give finite numbers.")
+    total = weights.sum(-1)
+    if (weights < 0).any() or not np.allclose(total, 1.0, rtol=0, atol=1e-5):
+        raise ValueError(
+            f"`weights` must be non-negative and sum to 1; the smallest is {weights.min():g} and "
+            f"the sum {np.ravel(total)[np.abs(np.ravel(total) - 1).argmax()]:g}. "
+            "Divide them by their sum."
+        )
+    scale = np.abs(covariances).max(initial=0.0)
+    if not np.allclose(covariances, np.swapaxes(covariances, -1, -2), rtol=0, atol=1e-8 * scale):
+        raise ValueError("`covariances` must be symmetric. Average each matrix with its transpose.")
+    smallest = np.linalg.eigvalsh(covariances).min(initial=np.inf)
+    if smallest <= 0:
+        raise ValueError(
+            f"`covariances` must be positive definite; the smallest eigenvalue is {smallest:g}. "
+            "Add a small multiple of the identity."
+        )
+
+
+def single_mixture(weights: Any, action: str) -> None:
+    """Evaluation is for one mixture at a time."""
+    if weights.ndim != 1:
+        raise ValueError(
+            f"`{action}` is for one mixture but this is a stack of shape {weights.shape[:-1]}. "
+            "Pick one with `.at(index)`."
+        )
+
+
+def rows(x: Any, n_features: int, name: str = "x") -> np.ndarray:
+    """Rows to evaluate: two axes, the right number of features, finite."""
+    x = np.asarray(x, dtype=np.float64)
+    if x.ndim != 2 or x.shape[1] != n_features:
+        raise ValueError(
+            f"`{name}` has shape {x.shape} but the mixture has {n_features} features. "
+            f"Give rows of shape (rows, {n_features})."
+        )
+    if not np.isfinite(x).all():
+        row, column = np.argwhere(~np.isfinite(x))[0]
+        raise ValueError(
+            f"`{name}` holds {x[row, column]} at row {row}, column {column}. "
+            "Drop or fill such rows first."
+        )
+    return x
+
+
+def positive(name: str, value: Any, *, allow_zero: bool = False) -> None:
+    """A finite number above zero (or at least zero)."""
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
+        wanted = "zero or a positive number" if allow_zero else "a positive number"
+        raise ValueError(f"`{name}` is {value!r}. Give {wanted}.")
+
+
+def whole(name: str, value: Any, minimum: int = 1) -> None:
+    """A whole number of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+        raise ValueError(f"`{name}` is {value!r}. Give a whole number of at least {minimum}.")
+
+
+def one_of(name: str, value: Any, choices: Collection[str]) -> None:
+    """A known word; the closest one is suggested."""
+    if value in choices:
+        return
+    import difflib
+
+    close = difflib.get_close_matches(str(value), list(choices), n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"`{name}` is {value!r}. Choose from {', '.join(choices)}.{hint}")
+
+
+def enough_rows(counts: Mapping[Any, int], n_components: Mapping[Any, int]) -> None:
+    """Every node needs at least as many distinct rows as components."""
+    for label, count in counts.items():
+        if count < n_components[label]:
+            raise ValueError(
+                f"node {plain(label)!r} has {count} distinct row{'s' * (count != 1)} but "
+                f"n_components={n_components[label]}. Lower n_components, or merge "
+                f"{plain(label)!r} with a neighbour."
+            )

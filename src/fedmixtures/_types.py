@@ -1,0 +1,31 @@
+"""The vocabulary of shapes: nodes, k components, d features, m rows, s neighbour slots."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeAlias
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int, Key
+
+Array: TypeAlias = jax.Array | np.ndarray
+
+Label: TypeAlias = Hashable
+"""What names a node: a string, an integer, anything hashable with a stable ``repr``."""
+
+Weights: TypeAlias = Float[Array, "*nodes k"]
+Means: TypeAlias = Float[Array, "*nodes k d"]
+Covariances: TypeAlias = Float[Array, "*nodes k d d"]
+
+Rows: TypeAlias = Float[Array, "nodes m d"]
+RowWeights: TypeAlias = Float[Array, "nodes m"]
+
+PerNode: TypeAlias = Float[Array, " nodes"]
+PerSlot: TypeAlias = Float[Array, "nodes s"]
+NodeKeys: TypeAlias = Key[Array, " nodes"]
+SlotKeys: TypeAlias = Key[Array, "nodes s"]
+
+Scalar: TypeAlias = Float[Array, ""]
+Mask: TypeAlias = Bool[Array, "..."]
+Indices: TypeAlias = Int[Array, "..."]

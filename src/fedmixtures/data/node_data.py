@@ -1,0 +1,130 @@
+"""Rows grouped by the node that holds them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures._types import Label
+
+
+@dataclass(frozen=True)
+class NodeData:
+    """The rows of all nodes in one array, node after node, without any padding.
+
+    Rows of weight zero are left out: they count as absent everywhere.
+    """
+
+    labels: tuple[Label, ...]
+    rows: np.ndarray
+    row_weights: np.ndarray
+    offsets: np.ndarray
+    """Node i holds rows ``offsets[i]`` to ``offsets[i + 1]``."""
+    source_index: np.ndarray
+    """Where each row stood in the table it came from."""
+
+    @classmethod
+    def from_rows(
+        cls, X: np.ndarray, nodes: Any = None, sample_weight: Any = None
+    ) -> NodeData:
+        """Group the rows of `X` by their node label; without labels all rows are one node's."""
+        X = np.asarray(X)
+        weights = _row_weights(sample_weight, len(X))
+        labels, index = group_labels(nodes, len(X))
+        keep = np.flatnonzero(weights > 0)
+        order = keep[np.argsort(index[keep], kind="stable")]
+        counts = np.bincount(index[keep], minlength=len(labels))
+        if (counts == 0).any():
+            empty = [labels[i] for i in np.flatnonzero(counts == 0)]
+            raise ValueError(
+                f"`sample_weight` is 0 for every row of node {_checks.listed(empty)}. "
+                "Drop the node or give it a positive weight."
+            )
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        return cls(labels, X[order], weights[order], offsets, order)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.labels)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.rows.shape[1]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Rows of each node."""
+        return np.diff(self.offsets)
+
+    @property
+    def node_index(self) -> np.ndarray:
+        """Position of the node of each row."""
+        return np.repeat(np.arange(self.n_nodes), self.counts)
+
+    def of(self, position: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and row weights of the node at this position."""
+        span = slice(self.offsets[position], self.offsets[position + 1])
+        return self.rows[span], self.row_weights[span]
+
+    def total_weights(self) -> np.ndarray:
+        """Sum of the row weights of each node."""
+        return np.add.reduceat(self.row_weights, self.offsets[:-1])
+
+
+def group_labels(nodes: Any, n_rows: int) -> tuple[tuple[Label, ...], np.ndarray]:
+    """Distinct labels (sorted where they can be) and the position of each row's label in them."""
+    if nodes is None:
+        return (0,), np.zeros(n_rows, dtype=np.int64)
+    array = np.asarray(nodes)
+    if array.ndim != 1 or len(array) != n_rows:
+        found = f"{len(array)} labels" if array.ndim == 1 else f"shape {array.shape}"
+        raise ValueError(
+            f"`nodes` has {found} but X has {n_rows} rows. Give one node label per row."
+        )
+    missing = np.array([label is None or label != label for label in array.tolist()], dtype=bool)
+    if missing.any():
+        row = int(np.flatnonzero(missing)[0])
+        raise ValueError(
+            f"`nodes` is missing for {missing.sum()} rows, the first is row {row}. "
+            "Give every row a node label or drop it."
+        )
+    try:
+        distinct, index = np.unique(array, return_inverse=True)
+        labels = [_checks.plain(label) for label in distinct]
+    except TypeError:  # labels of types that do not compare: keep the order of appearance
+        labels = list(dict.fromkeys(array.tolist()))
+        position = {label: i for i, label in enumerate(labels)}
+        index = np.array([position[label] for label in array.tolist()])
+    return tuple(labels), index.reshape(-1)
+
+
+def label_hash(label: Label) -> int:
+    """A stable 64-bit number for a node label: what random keys and slot order come from."""
+    text = repr(_checks.plain(label)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+def _row_weights(sample_weight: Any, n_rows: int) -> np.ndarray:
+    if sample_weight is None:
+        return np.ones(n_rows)
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n_rows, float(weights))
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            f"`sample_weight` has shape {weights.shape} but X has {n_rows} rows. "
+            "Give one weight per row."
+        )
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        row = int(np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[0])
+        raise ValueError(
+            f"`sample_weight` is {weights[row]:g} at row {row}. "
+            "Give finite weights that are zero or positive."
+        )
+    return weights

@@ -1,0 +1,52 @@
+"""Eq. (4): Monte-Carlo Kullback-Leibler divergence from the neighbour to the own mixture."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from fedmixtures import _checks
+from fedmixtures._types import PerNode, PerSlot
+from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures.mixture.density import log_density
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.sampling import sample
+from fedmixtures.mixture.statistics import nll_and_gradient
+
+
+class KL(AbstractDiscrepancy):
+    r"""$\widehat{KL}(p' \| p)$ on `n_samples` points drawn from the neighbour's $p'$, eq. (4).
+
+    Every round draws fresh points for every (node, neighbour). The node so fits its own rows
+    together with rows its neighbours imagine. Needs no matching and no equal numbers of components.
+    """
+
+    symmetric: ClassVar[bool] = False
+    random: ClassVar[bool] = True
+
+    n_samples: int = 50
+
+    def __check_init__(self):
+        _checks.whole("n_samples", self.n_samples)
+
+    def freeze(self, own, neighbour, key):
+        """Points drawn from the neighbour and their log-density there."""
+        del own
+        points = sample(neighbour, key, self.n_samples)
+        return points, log_density(neighbour, points)
+
+    def __call__(self, own, frozen):
+        """Eq. (4) on the frozen points."""
+        points, log_neighbour = frozen
+        return (log_neighbour - log_density(own, points)).mean()
+
+    def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
+        """Closed form: the local loss on the drawn rows, each slot's rows weighing its weight."""
+        points, log_neighbour = frozen
+        nodes, slots, n, d = points.shape
+        row_weights = jnp.broadcast_to(weight[:, :, None] / n, (nodes, slots, n))
+        nll, gradient = nll_and_gradient(
+            own, points.reshape(nodes, slots * n, d), row_weights.reshape(nodes, slots * n)
+        )
+        return nll + (row_weights * log_neighbour).sum((-1, -2)), gradient

@@ -1,0 +1,191 @@
+"""The in-process engine: rounds of a node program over blocks, compiled once per shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from fedmixtures.engine.blocks import Group, Layout
+from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram
+from fedmixtures.mixture.mixture import Mixture
+
+Groups = tuple[Group, ...]
+States = tuple[Any, ...]
+RoundKeys = tuple[Keys, ...]
+
+
+def dynamic(program: NodeProgram, dtype: str) -> NodeProgram:
+    """The program with its numbers as arrays: another alpha is not another compilation."""
+    is_number = lambda leaf: isinstance(leaf, float)
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_number(x) else x, program)
+
+
+def scatter(theta: Mixture, layout: Layout, dtype: str) -> tuple[Mixture, ...]:
+    """Starting mixtures of all nodes into the blocks; empty places get a harmless one."""
+    k, d = theta.n_components, theta.n_features
+    filler = (np.full(k, 1 / k), np.zeros((k, d)), np.broadcast_to(np.eye(d), (k, d, d)))
+
+    def place(part, empty):
+        places = np.broadcast_to(empty, (layout.n_places, *empty.shape)).astype(dtype)
+        places[layout.position] = part
+        return places
+
+    parts = [place(part, empty) for part, empty in zip(theta.parts, filler, strict=True)]
+    mixtures, first = [], 0
+    for group in layout.groups:
+        blocks, width = group.shape[:2]
+        span = slice(first, first + blocks * width)
+        mixtures.append(
+            Mixture(*(jnp.asarray(p[span].reshape(blocks, width, *p.shape[1:])) for p in parts))
+        )
+        first += blocks * width
+    return tuple(mixtures)
+
+
+def gather(per_group: tuple, layout: Layout) -> Any:
+    """Arrays (blocks, nodes, ...) of every group back into the order of the nodes, as NumPy."""
+
+    def join(*parts):
+        flat = [np.asarray(part).reshape(-1, *part.shape[2:]) for part in parts]
+        return np.concatenate(flat)[layout.position]
+
+    return jax.tree.map(join, *per_group)
+
+
+@eqx.filter_jit
+def base_keys(groups: Groups, seed: jax.Array) -> RoundKeys:
+    """Keys before any round: the seed folded with the labels' hashes, never with positions."""
+    root = jr.key(seed)
+
+    def fold(key, halves):
+        return jr.fold_in(jr.fold_in(key, halves[0]), halves[1])
+
+    def one_group(group: Group) -> Keys:
+        node = jax.vmap(jax.vmap(lambda h: fold(root, h)))(group.node_hash)
+        slot = jax.vmap(jax.vmap(lambda key, hs: jax.vmap(lambda h: fold(key, h))(hs)))(
+            node, group.sender_hash
+        )
+        return Keys(node, slot)
+
+    return tuple(one_group(group) for group in groups)
+
+
+@eqx.filter_jit
+def start(program: NodeProgram, groups: Groups, keys: RoundKeys, thetas: tuple) -> States:
+    """States before the first round."""
+    return tuple(
+        over_blocks(program.start, theta, group.data, key.node)
+        for group, key, theta in zip(groups, keys, thetas, strict=True)
+    )
+
+
+@eqx.filter_jit
+def run_rounds(
+    program: NodeProgram,
+    groups: Groups,
+    keys: RoundKeys,
+    states: States,
+    first: jax.Array,
+    n_rounds: jax.Array,
+    capacity: int,
+) -> tuple[States, tuple[Info, ...]]:
+    """Run `n_rounds` (at most `capacity`) rounds; infos carry (capacity, blocks, nodes).
+
+    The number of rounds is data, not shape: a shorter last chunk or a repeated one is the same
+    compiled program.
+    """
+    one_round = lambda states, t: _round(program, groups, keys, states, t, program.step)
+    infos = jax.eval_shape(one_round, states, first)[1]
+    infos = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), infos)
+
+    def body(t, carry):
+        states, infos = carry
+        states, info = one_round(states, first + t)
+        record = lambda all_, new: jax.lax.dynamic_update_index_in_dim(all_, new, t, 0)
+        return states, jax.tree.map(record, infos, info)
+
+    return jax.lax.fori_loop(0, n_rounds, body, (states, infos))
+
+
+@eqx.filter_jit
+def observe(
+    program: NodeProgram, groups: Groups, keys: RoundKeys, states: States, t: jax.Array
+) -> tuple[Info, ...]:
+    """What round `t` would show of these states, without stepping."""
+    unmoved = lambda state, *rest: (state, program.observe(state, *rest))
+    return _round(program, groups, keys, states, t, unmoved)[1]
+
+
+@eqx.filter_jit
+def results(program: NodeProgram, groups: Groups, states: States) -> tuple[Mixture, ...]:
+    """The nodes' mixtures."""
+    return tuple(
+        over_blocks(program.result, state, group.data)
+        for group, state in zip(groups, states, strict=True)
+    )
+
+
+def _round(program, groups, keys, states, t, function):
+    """Exchange messages, then apply `function` (a step or an observation) to every block."""
+
+    def send(state, weight):
+        out = program.outgoing(state, weight)
+        return jax.vmap(program.digest)(out.broadcast), out.per_slot
+
+    sent = [over_blocks(send, s, g.weight) for s, g in zip(states, groups, strict=True)]
+    broadcast = _table([message for message, _ in sent], axes=2)
+    per_slot = _table([message for _, message in sent], axes=3)
+
+    def receive(state, group: Group, key: Keys):
+        inbox = Inbox(
+            jax.tree.map(lambda table: table[group.sender], broadcast),
+            jax.tree.map(lambda table: table[group.reverse], per_slot),
+            group.weight,
+        )
+        fresh = Keys(_fold_all(key.node, t), _fold_all(key.slot, t))
+        return function(state, inbox, group.data, fresh)
+
+    stepped = [
+        over_blocks(receive, state, group, key)
+        for state, group, key in zip(states, groups, keys, strict=True)
+    ]
+    return tuple(state for state, _ in stepped), tuple(info for _, info in stepped)
+
+
+def message_bytes(program: NodeProgram, groups: Groups, states: States) -> int:
+    """Bytes of what one node sends to one neighbour in a round."""
+    state, group = states[0], groups[0]
+    first = lambda tree: jax.tree.map(lambda part: part[0], tree)
+    out = jax.eval_shape(program.outgoing, first(state), first(group.weight))
+    width, slots = group.weight.shape[1:]
+    size = lambda tree, share: sum(
+        leaf.size * leaf.dtype.itemsize // share for leaf in jax.tree.leaves(tree)
+    )
+    return size(out.broadcast, width) + size(out.per_slot, width * slots)
+
+
+def over_blocks(function, *trees):
+    """Apply `function` to block after block; a single block runs without a loop."""
+    blocks = jax.tree.leaves(trees)[0].shape[0]
+    if blocks == 1:
+        one = function(*jax.tree.map(lambda part: part[0], trees))
+        return jax.tree.map(lambda part: part[None], one)
+    return jax.lax.map(lambda args: function(*args), trees)
+
+
+def _table(messages: list, axes: int):
+    """Messages of all groups in one table, a line per place (or per slot)."""
+    flat = lambda part: part.reshape(-1, *part.shape[axes:])
+    return jax.tree.map(lambda *parts: jnp.concatenate([flat(p) for p in parts]), *messages)
+
+
+def _fold_all(keys, t):
+    fold = lambda key: jr.fold_in(key, t)
+    for _ in range(keys.ndim):
+        fold = jax.vmap(fold)
+    return fold(keys)

@@ -1,0 +1,146 @@
+"""What a run gives back: mixtures, history, status, certificate, traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from fedmixtures._types import Label
+from fedmixtures.mixture.mixture import Mixture
+
+
+class Status(StrEnum):
+    """How a run ended."""
+
+    COMPLETED = "completed"
+    """All rounds were run."""
+    DIVERGED = "diverged"
+    """Stopped because the objective ran away; the mixtures are those of the last good round."""
+    INTERRUPTED = "interrupted"
+    """Stopped by the user; the mixtures are those of the last finished round."""
+
+
+class FitWarning(UserWarning):
+    """Something about a fit that its user should know: what happened, and what to change."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The objective over rounds; entry 0 is the start.
+
+    ``objective = fit + pull``. `fit` is the sum of the local losses. `pull` is what the edges add:
+    every edge once for a symmetric discrepancy, from both ends for KL (whose values are on the
+    points drawn in that round). `node_fit` and `node_pull` (rounds, nodes), kept on request, are
+    each node's own local loss and pull, as in line 5 of Algorithm 1.
+    """
+
+    fit: np.ndarray
+    pull: np.ndarray
+    moved: np.ndarray
+    """Squared distance all parameters moved in the round that followed; NaN in the last entry."""
+    learning_rate: np.ndarray
+    """Step size of the round that followed; NaN in the last entry."""
+    node_fit: np.ndarray | None = None
+    node_pull: np.ndarray | None = None
+
+    @property
+    def objective(self) -> np.ndarray:
+        """Fit plus pull."""
+        return self.fit + self.pull
+
+    def __len__(self) -> int:
+        return len(self.fit)
+
+    def records(self) -> list[dict[str, float]]:
+        """One plain dictionary per round, as written to JSON lines."""
+        return [self.record(t) for t in range(len(self))]
+
+    def record(self, t: int) -> dict[str, float]:
+        """Round `t` as a plain dictionary."""
+        return {
+            "round": t,
+            "objective": float(self.objective[t]),
+            "fit": float(self.fit[t]),
+            "pull": float(self.pull[t]),
+        }
+
+
+@dataclass(frozen=True)
+class Certificate:
+    r"""Proposition 1, checked on the run itself (smooth discrepancy, one local step).
+
+    With gradient mappings $G_t = (\Theta_t - \Theta_{t+1})/\eta_t$ of the once-counted objective,
+    ``left`` is their squared norm averaged over rounds (weighted by the step, where it varied) and
+    ``right`` is $2 (F_0 - F_T) / \sum_t \eta_t$. Since $F_T \ge F^*$, ``left <= right`` is stronger
+    than the proposition. ``smallest`` is the least squared norm: how near to stationary the run got.
+    """
+
+    learning_rate: float
+    """The smallest step used."""
+    squared_norms: np.ndarray
+    left: float
+    right: float
+    smallest: float
+    every_step_decreased: bool
+    r"""Whether each round lowered the objective by at least $\frac{\eta_t}{2}\|G_t\|^2$."""
+    held: bool
+
+    @classmethod
+    def of(cls, history: History) -> Certificate | None:
+        """The certificate of a run; None if it made no round."""
+        rates, moved = history.learning_rate[:-1], history.moved[:-1]
+        if not len(rates):
+            return None
+        squared_norms = moved / rates**2
+        objective = history.objective
+        # Differences of objectives carry rounding of their own size.
+        rounding = 64 * np.finfo(float).eps * np.abs(objective).max()
+        left = float((rates * squared_norms).sum() / rates.sum())
+        right = float(2 * (objective[0] - objective[-1]) / rates.sum())
+        decrease = objective[:-1] - objective[1:]
+        return cls(
+            float(rates.min()),
+            squared_norms,
+            left,
+            right,
+            float(squared_norms.min()),
+            bool((decrease >= 0.5 * rates * squared_norms - rounding).all()),
+            left <= right + 2 * rounding / rates.sum(),
+        )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How many bytes left each node, as counted by the engine."""
+
+    message_bytes: int
+    """Size of one message to one neighbour."""
+    sent: dict[Label, int]
+    """Bytes each node sent to its neighbours in the whole run."""
+
+    @property
+    def total(self) -> int:
+        """Bytes sent by all nodes together."""
+        return sum(self.sent.values())
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of a run: a failed fit is a value, not an exception."""
+
+    labels: tuple[Label, ...]
+    theta: Mixture
+    """Stack of the nodes' mixtures, in the order of `labels`, as NumPy."""
+    history: History
+    status: Status
+    n_rounds: int
+    message: str = ""
+    """What to know if the status is not `completed`."""
+    certificate: Certificate | None = None
+    traffic: Traffic | None = None
+
+    def mixture(self, label: Label) -> Mixture:
+        """The mixture of one node, without absent components."""
+        return self.theta.at(self.labels.index(label)).trimmed()

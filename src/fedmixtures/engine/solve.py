@@ -1,0 +1,202 @@
+"""Run a node program to its end: chunks of rounds, with a watch on the objective between them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine import rounds
+from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status, Traffic
+from fedmixtures.engine.watch import Trace, Trouble
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Info, NodeProgram
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import precision
+
+CHUNK_CELLS = 200_000
+"""Rounds times nodes in one device call, at most: what its record may hold."""
+FIRST_RATE, SMALLEST_RATE = 1.0, 1e-10
+"""Where the search for a step size begins and gives up."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, as opposed to what."""
+
+    n_rounds: int = 40
+    seed: int = 0
+    dtype: str = "float64"
+    block_size: int | None = None
+    """None lets the engine choose; 1 runs every node as a federation would."""
+    report_every: int | None = None
+    """Rounds between two looks at the run; None runs as many as fit in one call."""
+    on_round: Callable[[dict[str, float]], Any] | None = None
+    on_chunk: Callable[[int, Mixture], Any] | None = None
+    """Called with the round reached and the mixtures of all nodes, every `report_every` rounds."""
+    keep_nodes: bool = False
+    """Keep each node's fit and pull of every round."""
+
+
+def solve(
+    program: NodeProgram, data: NodeData, network: Network, theta: Mixture, options: Options
+) -> Solution:
+    """Run `program` on these nodes from the starting mixtures `theta` (stacked, NumPy)."""
+    with precision(options.dtype):
+        run = _Run(program, data, network, theta, options)
+        return run.descend() if program.adaptive else run.solve()
+
+
+class _Run:
+    """What stays the same during a run."""
+
+    def __init__(self, program, data, network, theta, options: Options):
+        self.given, self.data, self.network, self.options = program, data, network, options
+        self.layout = build_layout(data, network, options.dtype, options.block_size)
+        self.groups = self.layout.groups
+        self.keys = rounds.base_keys(self.groups, jnp.uint32(options.seed & 0xFFFFFFFF))
+        self.program = self._compiled(program.with_rate(1.0) if program.adaptive else program)
+        thetas = rounds.scatter(theta, self.layout, options.dtype)
+        self.initial = rounds.start(self.program, self.groups, self.keys, thetas)
+        longest = max(1, CHUNK_CELLS // self.layout.n_places)
+        self.chunk = max(1, min(options.n_rounds, longest, options.report_every or longest))
+        self.capacity = 1 << (self.chunk - 1).bit_length()
+        self.trace = Trace(
+            self.observe(self.initial, 0), program.pull_share, options.keep_nodes
+        )
+
+    def _compiled(self, program: NodeProgram) -> NodeProgram:
+        return rounds.dynamic(program, self.options.dtype)
+
+    def solve(self) -> Solution:
+        """Fixed step: chunk after chunk, back to the last good round if one goes wrong."""
+        states, done = self.initial, 0
+        try:
+            while done < self.options.n_rounds:
+                n = min(self.chunk, self.options.n_rounds - done)
+                after, trouble = self.advance(self.program, states, done, n)
+                if trouble is not None:
+                    return self.diverged(trouble)
+                states, done = after, done + n
+                self.report(states, done, n)
+        except KeyboardInterrupt:
+            return self.interrupted(states, done)
+        return self.solution(states, done, Status.COMPLETED)
+
+    def descend(self) -> Solution:
+        r"""Backtracking: accept a round only if it lowers the objective enough.
+
+        With step $\eta$ and $T_{loc}$ local steps, enough is $\|\Theta_t - \Theta_{t+1}\|^2 /
+        (2 \eta T_{loc})$; for one local step that is the decrease Proposition 1 rests on. The step
+        is halved until it is, and tried a little longer in the next round.
+        """
+        states, done, rate = self.initial, 0, FIRST_RATE
+        objective = self.trace.objective[0]
+        try:
+            while done < self.options.n_rounds and rate > SMALLEST_RATE:
+                program = self._compiled(self.given.with_rate(rate))
+                after, infos = self.run(program, states, done, 1)
+                end = self.observe(after, done + 1)
+                moved = infos.moved.sum()
+                reached = end.fit.sum() + self.given.pull_share * end.pull.sum()
+                enough = moved / (2 * rate * self.given.n_local_steps)
+                if not objective - reached >= enough:
+                    rate *= 0.5
+                    continue
+                self.trace.extend(_rounds(end), infos.moved, rate)
+                states, done, objective = after, done + 1, reached
+                self.report(states, done, 1)
+                rate *= 1.25
+        except KeyboardInterrupt:
+            return self.interrupted(states, done)
+        return self.solution(states, done, Status.COMPLETED)
+
+    def advance(self, program, states, done: int, n: int) -> tuple[Any, Trouble | None]:
+        """Run `n` rounds and record the states reached."""
+        after, infos = self.run(program, states, done, n)
+        end = self.observe(after, done + n)
+        reached = jax.tree.map(lambda a, b: np.concatenate([a[1:], b[None]]), infos, end)
+        return after, self.trace.extend(reached, infos.moved, self.given.rate)
+
+    def run(self, program, states, done: int, n: int) -> tuple[Any, Info]:
+        """`n` rounds: the states after them, and what each of them began with."""
+        after, infos = rounds.run_rounds(
+            program, self.groups, self.keys, states, jnp.int32(done), jnp.int32(n), self.capacity
+        )
+        # The record leads with rounds; gather wants (blocks, nodes) in front.
+        in_front = jax.tree.map(lambda part: np.moveaxis(np.asarray(part)[:n], 0, -1), infos)
+        return after, jax.tree.map(lambda part: part.T, rounds.gather(in_front, self.layout))
+
+    def observe(self, states, done: int) -> Info:
+        """What can be seen of these states, per node."""
+        infos = rounds.observe(self.program, self.groups, self.keys, states, jnp.int32(done))
+        return rounds.gather(infos, self.layout)
+
+    def theta(self, states) -> Mixture:
+        """The mixtures of all nodes in the order of their labels, float64 NumPy."""
+        per_group = rounds.results(self.program, self.groups, states)
+        return rounds.gather(per_group, self.layout).to_numpy()
+
+    def report(self, states, done: int, n: int) -> None:
+        """Tell whoever listens."""
+        if self.options.on_round is not None:
+            history = self.trace.history(done)
+            for t in range(done - n + 1, done + 1):
+                self.options.on_round(history.record(t))
+        if self.options.on_chunk is not None:
+            self.options.on_chunk(done, self.theta(states))
+
+    def diverged(self, trouble: Trouble) -> Solution:
+        """Go back to the last good round; rounds are repeatable, so it is simply run again."""
+        good = self.trace.best_before(trouble.round)
+        states, done = self.initial, 0
+        while done < good:
+            n = min(self.chunk, good - done)
+            states, _ = self.run(self.program, states, done, n)
+            done += n
+        label = _checks.plain(self.data.labels[trouble.node])
+        degree = float(self.network.weighted_degree[trouble.node])
+        message = (
+            f"diverged in round {trouble.round} at node {label!r}: {trouble.cause}; returning "
+            f"round {good}. {self.given.remedy(degree)}"
+        )
+        warnings.warn(message, FitWarning, stacklevel=2)
+        return self.solution(states, good, Status.DIVERGED, message)
+
+    def interrupted(self, states, done: int) -> Solution:
+        """Keep the last finished round."""
+        message = f"interrupted; returning round {done} of {self.options.n_rounds}."
+        warnings.warn(message, FitWarning, stacklevel=2)
+        return self.solution(states, done, Status.INTERRUPTED, message)
+
+    def solution(self, states, done: int, status: Status, message: str = "") -> Solution:
+        """Put the result together."""
+        history = self.trace.history(done)
+        size = rounds.message_bytes(self.program, self.groups, states)
+        degree = self.network.degree.tolist()
+        sent = {
+            label: done * size * d for label, d in zip(self.data.labels, degree, strict=True)
+        }
+        return Solution(
+            self.data.labels,
+            self.theta(states),
+            history,
+            status,
+            done,
+            message,
+            Certificate.of(history) if self.given.certifiable else None,
+            Traffic(size, sent),
+        )
+
+
+def _rounds(info: Info) -> Info:
+    """One state as a record of one round."""
+    return jax.tree.map(lambda part: part[None], info)

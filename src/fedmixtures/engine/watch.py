@@ -1,0 +1,95 @@
+"""The record of a run, and the watch on it: NaN and runaway models never reach the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmixtures.engine.solution import History
+from fedmixtures.methods.base import Info
+
+FAR = 10.0
+"""The objective has run away once it exceeds its start by this many times |start| + nodes."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Where a run went wrong."""
+
+    round: int
+    node: int
+    cause: str
+
+
+class Trace:
+    """Totals of every state so far, entry 0 the start; per-node values only on request."""
+
+    def __init__(self, start: Info, pull_share: float, keep_nodes: bool):
+        self.pull_share, self.keep_nodes = pull_share, keep_nodes
+        self.start = start
+        self._fit, self._pull, self._moved, self._rate = [], [], [], []
+        self._node_fit, self._node_pull = [], []
+        self._add(start.fit[None], start.pull[None])
+
+    def __len__(self) -> int:
+        return len(self._fit)
+
+    @property
+    def objective(self) -> np.ndarray:
+        """Objective of every state so far."""
+        return np.array(self._fit) + np.array(self._pull)
+
+    def extend(self, states: Info, moved: np.ndarray, rate: float | None) -> Trouble | None:
+        """Add states (rounds, nodes) and how far each round moved; say whether one is bad."""
+        first = len(self)
+        self._add(states.fit, states.pull)
+        self._moved += list(moved.sum(-1))
+        self._rate += [np.nan if rate is None else rate] * len(moved)
+        return self._first_bad(states, first)
+
+    def _add(self, fit: np.ndarray, pull: np.ndarray) -> None:
+        self._fit += list(fit.sum(-1))
+        self._pull += list(self.pull_share * pull.sum(-1))
+        if self.keep_nodes:
+            self._node_fit += list(fit)
+            self._node_pull += list(pull)
+
+    def _first_bad(self, states: Info, first: int) -> Trouble | None:
+        """The first state that is not finite, far above the start, or ran into the bound."""
+        local = states.fit + states.pull
+        rise = local - (self.start.fit + self.start.pull)[None]
+        objective = self.objective
+        limit = objective[0] + FAR * (abs(objective[0]) + local.shape[1])
+        arrived = (states.at_bound > 0) & (self.start.at_bound == 0)[None] & (rise > 0)
+        for r in range(len(local)):
+            if not np.isfinite(local[r]).all():
+                node = int(np.flatnonzero(~np.isfinite(local[r]))[0])
+                return Trouble(first + r, node, "the objective is not finite")
+            if objective[first + r] > limit:
+                cause = (
+                    f"the objective rose from {objective[0]:.4g} to {objective[first + r]:.4g}"
+                )
+                return Trouble(first + r, int(rise[r].argmax()), cause)
+            if arrived[r].any():
+                node = int(np.flatnonzero(arrived[r])[0])
+                return Trouble(first + r, node, "a mean ran into the bound max_mean_norm")
+        return None
+
+    def best_before(self, bad: int) -> int:
+        """The last good round: the lowest objective before the trouble."""
+        return int(np.argmin(self.objective[:bad]))
+
+    def history(self, n_rounds: int) -> History:
+        """The history of the first `n_rounds` rounds."""
+        n = n_rounds + 1
+        open_end = lambda values: np.array([*values[:n_rounds], np.nan])
+        nodes = lambda values: np.stack(values[:n]) if self.keep_nodes else None
+        return History(
+            np.array(self._fit[:n]),
+            np.array(self._pull[:n]),
+            open_end(self._moved),
+            open_end(self._rate),
+            nodes(self._node_fit),
+            nodes(self._node_pull),
+        )

@@ -1,0 +1,55 @@
+"""One numbering of components for all nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmixtures.graph.network import Network
+from fedmixtures.mixture.mixture import Mixture
+
+
+def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
+    """For every node, the order of its components that matches its neighbours'.
+
+    Nodes are matched along a spanning tree of the most alike pairs, from a root in each connected
+    part; the roots are matched to the first root.
+    """
+    from scipy.optimize import linear_sum_assignment
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+
+    def matching(i: int, j: int) -> tuple[np.ndarray, float]:
+        cost = _pairwise(theta.at(i), theta.at(j))
+        rows, columns = linear_sum_assignment(cost)
+        return columns, float(cost[rows, columns].sum())
+
+    n = network.n_nodes
+    # A tree of zero-cost edges would be read as no edges at all.
+    costs = [
+        matching(i, j)[1] + 1e-300 for i, j in zip(network.source, network.target, strict=True)
+    ]
+    tree = minimum_spanning_tree(csr_array((costs, (network.source, network.target)), (n, n)))
+    orders = np.full((n, theta.n_components), -1)
+    first = None
+    for root in range(n):
+        if orders[root, 0] >= 0:
+            continue
+        if first is None:
+            orders[root] = np.arange(theta.n_components)
+        else:
+            orders[root] = matching(first, root)[0][orders[first]]
+        first = root if first is None else first
+        visited, parents = breadth_first_order(tree, root, directed=False)
+        for node in visited[1:]:
+            orders[node] = matching(parents[node], node)[0][orders[parents[node]]]
+    return orders
+
+
+def _pairwise(a: Mixture, b: Mixture) -> np.ndarray:
+    """Squared distances of components; absent ones are as far as can be from present ones."""
+    squares = sum(
+        np.square(x[:, None] - y[None, :]).reshape(len(x), len(y), -1).sum(-1)
+        for x, y in zip(a.parts, b.parts, strict=True)
+    )
+    differ = (a.weights > 0)[:, None] != (b.weights > 0)[None, :]
+    return squares + np.where(differ, 1e6 * (1 + squares.max()), 0.0)

@@ -1,0 +1,305 @@
+"""The scikit-learn face: one Gaussian mixture per node, coupled over a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedmixtures import _checks
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData, group_labels
+from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.solution import Solution, Status
+from fedmixtures.engine.solve import Options, solve
+from fedmixtures.estimators import resolve
+from fedmixtures.estimators.align import aligned_orders
+from fedmixtures.estimators.convert import to_sklearn
+from fedmixtures.estimators.parameters import nested, replaced
+from fedmixtures.estimators.tables import check_finite, split_nodes
+from fedmixtures.mixture.mixture import Mixture
+
+
+class NetworkGaussianMixture(DensityMixin, BaseEstimator):
+    """A Gaussian mixture for every node of a network; neighbours borrow strength from each other.
+
+    Every row belongs to a node. Nodes exchange model parameters with their neighbours in `graph`,
+    never rows. Without labels and graph this is an ordinary Gaussian mixture.
+
+    Parameters
+    ----------
+    n_components : int or mapping
+        Components of every node's mixture, or a mapping from node label to number.
+    graph : Network, networkx.Graph, sparse matrix, edge list, "full", "knn", "knn:5" or None
+        Who listens to whom, by node label. None: nobody.
+    method : str or object
+        ``"gtv-mmd"``, ``"gtv-kl"``, ``"gtv-euclidean"``, or an object that carries its own
+        settings, such as ``GTVMin(MMD(), alpha=0.3)``.
+    n_rounds : int
+        Exchanges between neighbours.
+    init : "kmeans", KMeansStart or mapping
+        Where nodes start: local k-means, or a mapping from node label to `Mixture`.
+    random_state : int, RandomState or None
+        Seeds everything random; with an int the same numbers come out again.
+    dtype : "float64" or "float32"
+        Precision of the fit.
+    on_round : callable or None
+        Called with ``{"round", "objective", "fit", "pull"}`` after every round.
+    report_every : int or None
+        Rounds between two calls of `on_round` (which then come in a bunch); None lets the engine
+        choose.
+    keep_node_history : bool
+        Whether `history_` keeps every node's fit and pull.
+
+    Attributes
+    ----------
+    mixtures_ : dict
+        Node label to `Mixture`.
+    nodes_ : ndarray
+        Node labels, in the order of stacked attributes.
+    weights_, means_, covariances_ : ndarray
+        Parameters; stacked with a leading node axis if `nodes` were given.
+    history_ : History
+        Objective, fit and pull by round; entry 0 is the start.
+    status_ : str
+        ``"completed"``, ``"diverged"`` (the last good round is kept) or ``"interrupted"``.
+    certificate_ : Certificate or None
+        Proposition 1 checked on this run: MMD with one local step.
+    traffic_ : Traffic
+        Bytes that left each node.
+    network_ : Network
+        The graph as it was used.
+    """
+
+    def __init__(
+        self,
+        n_components: int | Mapping[Label, int] = 1,
+        *,
+        graph: Any = None,
+        method: Any = "gtv-mmd",
+        n_rounds: int = 40,
+        init: Any = "kmeans",
+        random_state: Any = None,
+        dtype: str = "float64",
+        on_round: Callable[[dict[str, float]], Any] | None = None,
+        report_every: int | None = None,
+        keep_node_history: bool = False,
+    ):
+        self.n_components = n_components
+        self.graph = graph
+        self.method = method
+        self.n_rounds = n_rounds
+        self.init = init
+        self.random_state = random_state
+        self.dtype = dtype
+        self.on_round = on_round
+        self.report_every = report_every
+        self.keep_node_history = keep_node_history
+
+    def fit(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None):
+        """Fit a mixture per node.
+
+        Parameters
+        ----------
+        X : array or table (rows, features)
+            All rows of all nodes.
+        y
+            Ignored, for scikit-learn.
+        nodes : array of labels, column name or None
+            The node of each row; a column name takes it out of the table.
+        sample_weight : array or None
+            Weight 2 counts a row twice, 0 not at all.
+        """
+        del y
+        X, labels = self._read(X, nodes, reset=True)
+        data = NodeData.from_rows(X, labels, sample_weight)
+        components = resolve.resolve_components(self.n_components, data.labels)
+        method = resolve.bounded(resolve.resolve_method(self.method), data, components)
+        options = self._options()
+        network = resolve.resolve_graph(self.graph, data)
+        theta = resolve.starting_mixtures(self.init, data, components, options.seed, method)
+        solution = solve(method, data, network, theta, options)
+        self._labelled = labels is not None
+        self.network_ = network
+        return self._keep(solution)
+
+    def _options(self) -> Options:
+        _checks.whole("n_rounds", self.n_rounds, minimum=0)
+        _checks.one_of("dtype", self.dtype, ("float64", "float32"))
+        if self.report_every is not None:
+            _checks.whole("report_every", self.report_every)
+        return Options(
+            n_rounds=int(self.n_rounds),
+            seed=resolve.resolve_seed(self.random_state),
+            dtype=self.dtype,
+            report_every=self.report_every or (10 if self.on_round else None),
+            on_round=self.on_round,
+            keep_nodes=self.keep_node_history,
+        )
+
+    def _keep(self, solution: Solution):
+        self.nodes_ = _label_array(solution.labels)
+        self._set_theta(solution.theta)
+        self.history_ = solution.history
+        self.status_ = str(solution.status)
+        self.certificate_ = solution.certificate
+        self.traffic_ = solution.traffic
+        self.n_iter_ = max(solution.n_rounds, 1)
+        self.converged_ = solution.status is Status.COMPLETED
+        self.lower_bounds_ = (-solution.history.objective).tolist()
+        self.lower_bound_ = self.lower_bounds_[-1]
+        return self
+
+    def _set_theta(self, theta: Mixture) -> None:
+        self._theta = theta
+        labels = [_checks.plain(label) for label in self.nodes_]
+        self.mixtures_ = {label: theta.at(i).trimmed() for i, label in enumerate(labels)}
+        shown = theta if self._labelled else theta.at(0)
+        self.weights_, self.means_, self.covariances_ = shown.parts
+
+    def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
+        """Validated rows and their labels (None if there are none)."""
+        X, labels = split_nodes(X, nodes)
+        options = {"ensure_min_samples": 2} if reset else {}
+        X = validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite=False, **options
+        )
+        check_finite(X, labels, getattr(self, "feature_names_in_", None))
+        return X, labels
+
+    def _log_joint(self, X: Any, nodes: Any) -> tuple[np.ndarray, NodeData]:
+        check_is_fitted(self)
+        X, labels = self._read(X, nodes, reset=False)
+        if self._labelled and labels is None:
+            raise ValueError("`nodes` is missing. The model was fitted with it: give a label per row.")
+        if not self._labelled and labels is not None:
+            raise ValueError("`nodes` was given, but the model was fitted without. Leave it out.")
+        data = NodeData.from_rows(X, labels)
+        known = {_checks.plain(label): i for i, label in enumerate(self.nodes_)}
+        unknown = [label for label in data.labels if label not in known]
+        if unknown:
+            raise ValueError(
+                f"`nodes` names {_checks.listed(unknown)}, which the model was not fitted on. "
+                f"Known nodes are {_checks.listed(known)}."
+            )
+        theta = self._theta.at(np.array([known[label] for label in data.labels]))
+        return log_joint_rows(theta, data), data
+
+    def score_samples(self, X: Any, nodes: Any = None) -> np.ndarray:
+        """Log-density of every row under its node's mixture."""
+        return np.logaddexp.reduce(self._log_joint(X, nodes)[0], axis=1)
+
+    def score(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None) -> float:
+        """Mean log-density over rows."""
+        del y
+        return float(np.average(self.score_samples(X, nodes), weights=sample_weight))
+
+    def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
+        """Most probable component of every row, in the numbering of its node."""
+        return self._log_joint(X, nodes)[0].argmax(1)
+
+    def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
+        """Probability of every component for every row."""
+        joint = self._log_joint(X, nodes)[0]
+        return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+
+    def fit_predict(
+        self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None
+    ) -> np.ndarray:
+        """Fit, then the most probable component of every row."""
+        return self.fit(X, y, nodes=nodes, sample_weight=sample_weight).predict(X, nodes=nodes)
+
+    def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows and their components: `n_samples` from the node `nodes`, or from every node.
+
+        Rows come node after node, in the order of `nodes_`.
+        """
+        check_is_fitted(self)
+        _checks.whole("n_samples", n_samples)
+        chosen = list(self.mixtures_) if nodes is None else [nodes]
+        seed = resolve.resolve_seed(self.random_state)
+        draws = [self._mixture(label).sample(n_samples, seed + i) for i, label in enumerate(chosen)]
+        return np.concatenate([x for x, _ in draws]), np.concatenate([c for _, c in draws])
+
+    def bic(self, X: Any, nodes: Any = None) -> float:
+        """Bayesian information criterion, summed over nodes; lower is better."""
+        return self._criterion(X, nodes, np.log)
+
+    def aic(self, X: Any, nodes: Any = None) -> float:
+        """Akaike information criterion, summed over nodes; lower is better."""
+        return self._criterion(X, nodes, lambda rows: 2.0)
+
+    def _criterion(self, X: Any, nodes: Any, price: Callable[[int], float]) -> float:
+        joint, data = self._log_joint(X, nodes)
+        d = data.n_features
+        penalty = 0.0
+        for label, rows in zip(data.labels, data.counts, strict=True):
+            k = self._mixture(label).n_components
+            penalty += (k * (1 + d + d * (d + 1) / 2) - 1) * price(rows)
+        return float(-2 * np.logaddexp.reduce(joint, axis=1).sum() + penalty)
+
+    def node(self, label: Label):
+        """One node's mixture as a fitted scikit-learn `GaussianMixture`."""
+        check_is_fitted(self)
+        return to_sklearn(self._mixture(label))
+
+    def _mixture(self, label: Label) -> Mixture:
+        label = _checks.plain(label)
+        if label not in self.mixtures_:
+            raise ValueError(
+                f"there is no node {label!r}. Known nodes are {_checks.listed(self.mixtures_)}."
+            )
+        return self.mixtures_[label]
+
+    def align_components(self):
+        """Give alike components the same number at all nodes; returns the estimator."""
+        check_is_fitted(self)
+        orders = aligned_orders(self._theta, self.network_)
+        parts = [
+            np.take_along_axis(part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1)
+            for part in self._theta.parts
+        ]
+        self._set_theta(Mixture(*parts))
+        return self
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted model as safetensors with a JSON header; `fedmixtures.load` reads it."""
+        from fedmixtures.estimators.persist import save
+
+        check_is_fitted(self)
+        return save(self, path)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters; with `deep` also those of method and start, as ``method__alpha``."""
+        params = super().get_params(deep=False)
+        if deep:
+            for name, resolved in (("method", resolve.METHODS), ("init", resolve.STARTS)):
+                value = params[name]
+                params.update(nested(name, resolved[value]() if value in list(resolved) else value))
+        return params
+
+    def set_params(self, **params: Any):
+        """Set parameters; ``method__alpha=0.3`` replaces the method by one with that alpha."""
+        for key in sorted(params, key=lambda key: key.count("__")):
+            name, _, path = key.partition("__")
+            if not path:
+                super().set_params(**{name: params[key]})
+                continue
+            whole = {"method": resolve.resolve_method, "init": resolve.resolve_start}.get(name)
+            if whole is None:
+                raise ValueError(f"Invalid parameter {key!r} for {type(self).__name__}.")
+            current = whole(getattr(self, name))
+            setattr(self, name, replaced(current, path, params[key], name))
+        return self
+
+
+def _label_array(labels: tuple[Label, ...]) -> np.ndarray:
+    """Labels as an array: of their own type where NumPy has one, of objects otherwise."""
+    array = np.empty(len(labels), dtype=object)
+    array[:] = labels
+    kinds = {type(label) for label in labels}
+    return np.array(labels) if kinds <= {int} or kinds <= {str} else array

@@ -1,0 +1,181 @@
+"""From what a user wrote to what runs: method names, starts, component counts, graphs, seeds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.discrepancy.euclidean import Euclidean
+from fedmixtures.discrepancy.kl import KL
+from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.engine.solution import FitWarning
+from fedmixtures.graph.convert import as_network
+from fedmixtures.graph.generate import nearest_neighbours
+from fedmixtures.graph.network import Network
+from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.methods.base import NodeProgram
+from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.mixture.feasible import FeasibleSet
+from fedmixtures.mixture.mixture import Mixture
+
+METHODS: dict[str, Callable[[], NodeProgram]] = {
+    "gtv-euclidean": lambda: GTVMin(Euclidean()),
+    "gtv-kl": lambda: GTVMin(KL()),
+    "gtv-mmd": lambda: GTVMin(MMD()),
+}
+"""What the strings of the `method` slot stand for."""
+
+STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
+
+
+def resolve_method(method: Any) -> NodeProgram:
+    """A method object, by itself or by name."""
+    if isinstance(method, str):
+        _checks.one_of("method", method, METHODS)
+        return METHODS[method]()
+    if not isinstance(method, NodeProgram):
+        raise ValueError(
+            f"`method` is {method!r}. Give one of {', '.join(METHODS)}, or an object such as "
+            "GTVMin(MMD(), alpha=0.3)."
+        )
+    return method
+
+
+def resolve_start(init: Any) -> Any:
+    """A start object by itself or by name; a mapping of mixtures stays a mapping."""
+    if isinstance(init, str):
+        _checks.one_of("init", init, STARTS)
+        return STARTS[init]()
+    if not isinstance(init, (KMeansStart, Mapping)):
+        raise ValueError(
+            f"`init` is {init!r}. Give 'kmeans', KMeansStart(...), or a mapping from node label "
+            "to Mixture."
+        )
+    return init
+
+
+def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int]:
+    """Number of components of every node."""
+    if not isinstance(n_components, Mapping):
+        _checks.whole("n_components", n_components)
+        return [int(n_components)] * len(labels)
+    missing = [label for label in labels if label not in n_components]
+    if missing:
+        raise ValueError(
+            f"`n_components` names no number for node {_checks.listed(missing)}. "
+            "Give one for every node that holds rows."
+        )
+    for label in labels:
+        _checks.whole(f"n_components[{label!r}]", n_components[label])
+    return [int(n_components[label]) for label in labels]
+
+
+def resolve_graph(graph: Any, data: NodeData) -> Network:
+    """The network on exactly the nodes that hold rows."""
+    if isinstance(graph, str) and graph.split(":")[0] == "knn":
+        _, _, count = graph.partition(":")
+        if count and not count.isdigit():
+            raise ValueError(f"`graph` is {graph!r}. Write 'knn' or, say, 'knn:5'.")
+        means = np.add.reduceat(data.rows, data.offsets[:-1]) / data.counts[:, None]
+        wanted = min(int(count or 5), data.n_nodes - 1)
+        if wanted < 1:
+            return as_network(None, data.labels)
+        return nearest_neighbours(means, wanted, labels=data.labels)
+    return as_network(graph, data.labels).aligned(data.labels)
+
+
+def resolve_seed(random_state: Any) -> int:
+    """A whole number to seed everything: given, or drawn."""
+    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
+        return int(random_state) % 2**32
+    from sklearn.utils import check_random_state
+
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def bounded(method: NodeProgram, data: NodeData, n_components: list[int]) -> NodeProgram:
+    """The method with its feasible set, taken from the rows if none was given."""
+    if not isinstance(method, GTVMin):
+        return method
+    method.discrepancy.check_components(n_components)
+    feasible = method.feasible or FeasibleSet.around(data.rows, max(n_components))
+    feasible.check_components(max(n_components))
+    return replace(method, feasible=feasible)
+
+
+def starting_mixtures(
+    init: Any, data: NodeData, n_components: list[int], seed: int, method: NodeProgram
+) -> Mixture:
+    """Where every node starts, stacked; a warning if the feasible set moves it."""
+    feasible = getattr(method, "feasible", None)
+    start = resolve_start(init)
+    if isinstance(start, Mapping):
+        theta = _given(start, data, n_components)
+    else:
+        floor = feasible.min_variance if feasible is not None else 1e-6
+        theta = start.mixtures(data, n_components, seed, floor)
+    if feasible is not None:
+        _warn_if_moved(theta, feasible, data.labels)
+    return theta
+
+
+def _given(start: Mapping, data: NodeData, n_components: list[int]) -> Mixture:
+    """Mixtures handed in by the user, checked against rows and components."""
+    missing = [label for label in data.labels if label not in start]
+    if missing:
+        raise ValueError(
+            f"`init` names no mixture for node {_checks.listed(missing)}. "
+            "Give one for every node that holds rows."
+        )
+    for label, k in zip(data.labels, n_components, strict=True):
+        mixture = start[label]
+        if not isinstance(mixture, Mixture):
+            raise ValueError(f"`init[{label!r}]` is {mixture!r}. Give a Mixture.")
+        if mixture.weights.ndim != 1 or (mixture.n_components, mixture.n_features) != (
+            k,
+            data.n_features,
+        ):
+            raise ValueError(
+                f"`init[{label!r}]` has means of shape {mixture.means.shape} but the node needs "
+                f"{(k, data.n_features)}: n_components by features."
+            )
+    return Mixture.stack([start[label] for label in data.labels])
+
+
+def _warn_if_moved(theta: Mixture, feasible: FeasibleSet, labels: tuple[Label, ...]) -> None:
+    """Say which bounds the start violates and where: projecting it must not go unseen."""
+    present = theta.weights > 0
+    spectrum = np.linalg.eigvalsh(theta.covariances)
+    slack = 1e-9
+    outside = {
+        "min_weight": (present & (theta.weights < feasible.min_weight * (1 - slack))).any(-1),
+        "max_mean_norm": (
+            present & (np.linalg.norm(theta.means, axis=-1) > feasible.max_mean_norm * (1 + slack))
+        ).any(-1),
+        "min_variance": (
+            present & (spectrum[..., 0] < feasible.min_variance * (1 - slack))
+        ).any(-1),
+        "max_variance": (
+            present & (spectrum[..., -1] > feasible.max_variance * (1 + slack))
+        ).any(-1),
+    }
+    found = [
+        f"{name}={getattr(feasible, name):g} at node "
+        + _checks.listed(labels[i] for i in np.flatnonzero(where))
+        for name, where in outside.items()
+        if where.any()
+    ]
+    if found:
+        warnings.warn(
+            f"the start lies outside the feasible set and was moved into it: {'; '.join(found)}. "
+            "Widen these bounds with feasible=FeasibleSet(...) if the rows are meant to reach there.",
+            FitWarning,
+            stacklevel=4,
+        )

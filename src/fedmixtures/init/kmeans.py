@@ -1,0 +1,89 @@
+"""Where the iteration starts: k-means on every node's own rows (Algorithm 1, line 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.mixture.mixture import Mixture
+
+
+@dataclass(frozen=True)
+class KMeansStart:
+    """Local k-means: cluster fractions, centres, and within-cluster covariances plus a ridge.
+
+    Rows are sorted and equal rows joined first, so that the start depends neither on the order of
+    rows nor on whether a row is listed twice or weighs two.
+
+    Parameters
+    ----------
+    n_init
+        Restarts of k-means++ per node; the tightest clustering is kept.
+    ridge
+        Added to the diagonal of every covariance; None adds the smallest variance that the
+        method's feasible set allows.
+    """
+
+    n_init: int = 10
+    ridge: float | None = None
+
+    def __post_init__(self):
+        _checks.whole("n_init", self.n_init)
+        if self.ridge is not None:
+            _checks.positive("ridge", self.ridge, allow_zero=True)
+
+    def mixtures(
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+    ) -> Mixture:
+        """Starting mixtures of all nodes, stacked."""
+        ridge = default_ridge if self.ridge is None else self.ridge
+        distinct = [distinct_rows(*data.of(i)) for i in range(data.n_nodes)]
+        counts = {label: len(rows) for label, (rows, _) in zip(data.labels, distinct, strict=True)}
+        _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
+        return Mixture.stack(
+            [
+                self._one_node(rows, weights, k, node_seed(seed, label), ridge)
+                for label, (rows, weights), k in zip(
+                    data.labels, distinct, n_components, strict=True
+                )
+            ]
+        )
+
+    def _one_node(self, rows, weights, k: int, seed: int, ridge: float) -> Mixture:
+        if k == 1:
+            cluster = np.zeros(len(rows), dtype=int)
+        else:
+            from sklearn.cluster import KMeans
+
+            kmeans = KMeans(k, n_init=self.n_init, random_state=seed)
+            cluster = kmeans.fit(rows, sample_weight=weights).labels_
+        return clustered_mixture(rows, weights, cluster, k, ridge)
+
+
+def clustered_mixture(
+    rows: np.ndarray, weights: np.ndarray, cluster: np.ndarray, k: int, ridge: float
+) -> Mixture:
+    """The mixture of a hard clustering: weighted fractions, means, covariances plus `ridge`."""
+    member = (cluster[:, None] == np.arange(k)) * weights[:, None]
+    mass = member.sum(0)
+    share = member / mass
+    means = share.T @ rows
+    centred = rows[:, None, :] - means[None]
+    covariances = np.einsum("mk,mki,mkj->kij", share, centred, centred)
+    return Mixture(mass / mass.sum(), means, covariances + ridge * np.eye(rows.shape[1]))
+
+
+def distinct_rows(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted distinct rows and the total weight of each."""
+    distinct, index = np.unique(rows, axis=0, return_inverse=True)
+    return distinct, np.bincount(index.reshape(-1), weights=weights, minlength=len(distinct))
+
+
+def node_seed(seed: int, label) -> int:
+    """A 32-bit seed for one node, from the run's seed and the node's label alone."""
+    hashed = label_hash(label)
+    return int(np.random.SeedSequence([seed, hashed]).generate_state(1)[0])

@@ -1,0 +1,119 @@
+"""A method is a small program that every node runs; engines carry its messages.
+
+The functions of a program see a *block* of nodes: every array has a leading node axis. A silo in a
+federation is a block of one, a simulation runs blocks of hundreds, with the same code.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import equinox as eqx
+
+from fedmixtures._types import NodeKeys, PerNode, PerSlot, Rows, RowWeights, SlotKeys
+from fedmixtures.mixture.mixture import Mixture
+
+
+class NodeRows(eqx.Module):
+    """What the nodes of a block hold and never send."""
+
+    rows: Rows
+    """Padded to a common length; padding has weight zero."""
+    row_weights: RowWeights
+    """Share of each row in its node: sums to one, or to zero where a block has no node."""
+    total_weight: PerNode
+    """Sum of the sample weights, the number of rows if none were given."""
+
+
+class Outgoing(eqx.Module):
+    """What leaves the nodes of a block in one round."""
+
+    broadcast: Any
+    """Arrays (nodes, ...): the same message to every neighbour."""
+    per_slot: Any = None
+    """Arrays (nodes, slots, ...): a message of its own for each neighbour, or nothing."""
+
+
+class Inbox(eqx.Module):
+    """What the nodes of a block have received: their neighbours' last messages."""
+
+    broadcast: Any
+    """Digested messages (nodes, slots, ...)."""
+    per_slot: Any
+    """Messages addressed to this very node (nodes, slots, ...), or nothing."""
+    weight: PerSlot
+    """Edge weight; zero marks a slot without a neighbour."""
+
+
+class Keys(eqx.Module):
+    """Random keys of this round, folded from (seed, round, label of the node, of the neighbour)."""
+
+    node: NodeKeys
+    slot: SlotKeys
+
+
+class Info(eqx.Module):
+    """What a round shows and never reads back: one number per node each."""
+
+    fit: PerNode
+    """The local loss, eq. (1), of the state the round began with."""
+    pull: PerNode
+    """What the neighbours add to it: alpha times the weighted sum of discrepancies."""
+    moved: PerNode
+    """Squared distance the parameters moved during the round."""
+    at_bound: PerNode
+    """One where a mean lies on the bound of the feasible set when the round began."""
+
+
+class NodeProgram(eqx.Module):
+    """A synchronous message-passing program: what the estimator's `method` slot takes."""
+
+    @abc.abstractmethod
+    def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Any:
+        """State before the first round, from the starting mixtures; nothing is sent."""
+
+    @abc.abstractmethod
+    def outgoing(self, state: Any, weight: PerSlot) -> Outgoing:
+        """What leaves the nodes in this round."""
+
+    def digest(self, broadcast: Any) -> Any:
+        """What a receiver works out from one message alone (one node, no leading axis)."""
+        return broadcast
+
+    @abc.abstractmethod
+    def step(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> tuple[Any, Info]:
+        """One round: neighbours' messages in, the new state and what can be seen of it out."""
+
+    @abc.abstractmethod
+    def observe(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> Info:
+        """What `step` would show, without a step: for the state after the last round."""
+
+    @property
+    def pull_share(self) -> float:
+        """Share of the sum of all pulls in the objective: a half where edges count from both ends."""
+        return 1.0
+
+    @property
+    def rate(self) -> float | None:
+        """Step size of a gradient method; None for others and where the engine finds it."""
+        return None
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the engine is to find a step size that lowers the objective."""
+        return False
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether Proposition 1 speaks about this program."""
+        return False
+
+    def remedy(self, weighted_degree: float) -> str:
+        """What to change if the run diverges at a node of this weighted degree."""
+        del weighted_degree
+        return "Look at the rows of that node."
+
+    @abc.abstractmethod
+    def result(self, state: Any, data: NodeRows) -> Mixture:
+        """The nodes' mixtures; nothing is sent."""

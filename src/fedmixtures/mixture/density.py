@@ -1,0 +1,47 @@
+"""Density of one mixture: the plain definitions that the fast kernels are tested against."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Float
+
+from fedmixtures._types import Array, Scalar
+from fedmixtures.mixture.mixture import Mixture
+
+
+def log_joint(mixture: Mixture, x: Float[Array, "m d"]) -> Float[Array, "m k"]:
+    r"""$\ln \pi_c + \ln N(x; \mu_c, \Sigma_c)$ for every row and component."""
+    factor = jnp.linalg.cholesky(mixture.covariances)
+    difference = x[None, :, :] - mixture.means[:, None, :]
+    white = jax.vmap(lambda L, rows: solve_triangular(L, rows.T, lower=True))(factor, difference)
+    log_scale = jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)).sum(-1)
+    constant = _log_weights(mixture) - log_scale - 0.5 * x.shape[-1] * jnp.log(2 * jnp.pi)
+    return (constant[:, None] - 0.5 * jnp.square(white).sum(-2)).T
+
+
+def log_density(mixture: Mixture, x: Float[Array, "m d"]) -> Float[Array, " m"]:
+    r"""$\ln p(x)$ for every row."""
+    return jax.nn.logsumexp(log_joint(mixture, x), axis=-1)
+
+
+def responsibilities(mixture: Mixture, x: Float[Array, "m d"]) -> Float[Array, "m k"]:
+    """Posterior probability of each component for every row."""
+    return jax.nn.softmax(log_joint(mixture, x), axis=-1)
+
+
+def local_loss(
+    mixture: Mixture, rows: Float[Array, "m d"], row_weights: Float[Array, " m"]
+) -> Scalar:
+    r"""Eq. (1): $L = -\frac1m \sum_r \ln p(x_r)$, rows counted by `row_weights`.
+
+    The weights are used as given; the caller makes them sum to one (or to zero for an empty node).
+    """
+    return -(row_weights @ log_density(mixture, rows))
+
+
+def _log_weights(mixture: Mixture) -> Float[Array, " k"]:
+    """Logarithm of the weights; minus infinity, with a zero gradient, where absent."""
+    present = mixture.weights > 0
+    return jnp.where(present, jnp.log(jnp.where(present, mixture.weights, 1.0)), -jnp.inf)

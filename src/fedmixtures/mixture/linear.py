@@ -1,0 +1,101 @@
+"""Many small symmetric matrices at once, without a call into LAPACK for each of them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Float
+
+from fedmixtures._types import Array
+
+UNROLLED = 4
+"""Up to this many features matrix algebra is written out entry by entry."""
+
+Triangle = list[list[jax.Array]]
+"""Lower triangle of a symmetric or triangular matrix, an array (the batch) per entry."""
+
+
+def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
+    """The entries on and below the diagonal, each with the batch axes only.
+
+    Off the diagonal both mirrored entries count half, so that a gradient comes out symmetric.
+    """
+    return [
+        [0.5 * (matrices[..., i, j] + matrices[..., j, i]) for j in range(i)] + [matrices[..., i, i]]
+        for i in range(matrices.shape[-1])
+    ]
+
+
+def symmetric(entries: Triangle) -> Float[Array, "... d d"]:
+    """The full symmetric matrices of a triangle of entries."""
+    d = len(entries)
+    rows = [
+        jnp.stack([entries[max(i, j)][min(i, j)] for j in range(d)], axis=-1) for i in range(d)
+    ]
+    return jnp.stack(rows, axis=-2)
+
+
+def inverse_cholesky_entries(entries: Triangle) -> tuple[Triangle, jax.Array]:
+    r"""$L^{-1}$ with $A = LL^\top$, and $\ln|A|$, entry by entry over the batch."""
+    d = len(entries)
+    factor: Triangle = [[entries[i][j] for j in range(i + 1)] for i in range(d)]
+    inverse_diagonal = []
+    log_determinant = jnp.zeros_like(entries[0][0])
+    for j in range(d):
+        pivot = factor[j][j] - sum_of(factor[j][p] * factor[j][p] for p in range(j))
+        log_determinant = log_determinant + jnp.log(pivot)
+        inverse_diagonal.append(1.0 / jnp.sqrt(pivot))
+        for i in range(j + 1, d):
+            below = factor[i][j] - sum_of(factor[i][p] * factor[j][p] for p in range(j))
+            factor[i][j] = below * inverse_diagonal[j]
+    inverse: Triangle = []
+    for i in range(d):
+        row = [
+            -inverse_diagonal[i] * sum_of(factor[i][p] * inverse[p][j] for p in range(j, i))
+            for j in range(i)
+        ]
+        inverse.append([*row, inverse_diagonal[i]])
+    return inverse, log_determinant
+
+
+def inverse_cholesky(
+    matrices: Float[Array, "*batch d d"],
+) -> tuple[Float[Array, "*batch d d"], Float[Array, "*batch"]]:
+    r"""$L^{-1}$ (lower triangular) with $A = LL^\top$, and $\ln|A|$."""
+    d = matrices.shape[-1]
+    if d <= UNROLLED:
+        entries, log_determinant = inverse_cholesky_entries(lower_triangle(matrices))
+        zero = jnp.zeros_like(log_determinant)
+        rows = [jnp.stack(row + [zero] * (d - len(row)), axis=-1) for row in entries]
+        return jnp.stack(rows, axis=-2), log_determinant
+    factor = jnp.linalg.cholesky(matrices)
+    diagonal = jnp.diagonal(factor, axis1=-2, axis2=-1)
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=factor.dtype), factor.shape)
+    return solve_triangular(factor, eye, lower=True), 2 * jnp.log(diagonal).sum(-1)
+
+
+def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[jax.Array]:
+    """Sum several arrays of one shape over one axis in a single loop.
+
+    The arrays usually share dear intermediate values (an exponential, say). XLA on CPU would work
+    them out anew for each sum; one reduction with many results does it once.
+    """
+    axes = (axis,) if isinstance(axis, int) else axis
+    zeros = [jnp.zeros((), term.dtype) for term in terms]
+    return list(
+        jax.lax.reduce(
+            terms, zeros, lambda a, b: [left + right for left, right in zip(a, b, strict=True)], axes
+        )
+    )
+
+
+def sum_of(terms):
+    """Sum without the leading ``0 +`` of the builtin, which XLA would keep."""
+    terms = list(terms)
+    if not terms:
+        return 0.0
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

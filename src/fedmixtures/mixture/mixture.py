@@ -1,0 +1,138 @@
+"""What a node knows: a Gaussian mixture, or a stack of them with a leading node axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures._types import Array, Covariances, Means, Weights
+from fedmixtures.mixture.precision import double
+
+
+class Mixture(eqx.Module):
+    r"""A Gaussian mixture $p(x) = \sum_c \pi_c\, N(x; \mu_c, \Sigma_c)$, usable without a fit.
+
+    A component of weight exactly zero is absent: mixtures of different sizes can so stand in one
+    stack. Everything a user calls computes in float64 and returns NumPy, whatever JAX is set to.
+
+    Parameters
+    ----------
+    weights, means, covariances
+        Shapes ``(k,)``, ``(k, d)``, ``(k, d, d)``; a stack has further axes in front of each.
+
+    Examples
+    --------
+    >>> from fedmixtures import Mixture
+    >>> p = Mixture([0.5, 0.5], [[0.0], [4.0]], [[[1.0]], [[1.0]]])
+    >>> p.responsibilities([[2.0]]).tolist()
+    [[0.5, 0.5]]
+    """
+
+    weights: Weights
+    means: Means
+    covariances: Covariances
+
+    def __init__(self, weights: Any, means: Any, covariances: Any):
+        self.weights, self.means, self.covariances = map(_array, (weights, means, covariances))
+        _checks.mixture_shapes(self.weights, self.means, self.covariances)
+        if all(isinstance(part, np.ndarray) for part in self.parts):
+            _checks.mixture_values(self.weights, self.means, self.covariances)
+
+    @property
+    def parts(self) -> tuple[Array, Array, Array]:
+        """Weights, means and covariances as a tuple."""
+        return self.weights, self.means, self.covariances
+
+    @property
+    def n_components(self) -> int:
+        """Number of component slots; some may be absent in a stack of unequal mixtures."""
+        return self.means.shape[-2]
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.means.shape[-1]
+
+    def at(self, index: Any) -> Mixture:
+        """Pick from the leading axis of a stack: an index, a slice, an array of indices."""
+        return jax.tree.map(lambda part: part[index], self)
+
+    def relabel(self, order: Any) -> Mixture:
+        """The same mixture with its components in another order."""
+        return Mixture(
+            self.weights[..., order],
+            self.means[..., order, :],
+            self.covariances[..., order, :, :],
+        )
+
+    def trimmed(self) -> Mixture:
+        """A single mixture without its absent components."""
+        present = np.flatnonzero(np.asarray(self.weights) > 0)
+        return self.to_numpy().relabel(present)
+
+    def to_numpy(self) -> Mixture:
+        """The same numbers as float64 NumPy arrays."""
+        return jax.tree.map(lambda part: np.asarray(part, dtype=np.float64), self)
+
+    @staticmethod
+    def stack(mixtures: Sequence[Mixture]) -> Mixture:
+        """Put mixtures on a new leading axis; smaller ones are filled with absent components."""
+        k = max(mixture.n_components for mixture in mixtures)
+        padded = [mixture.to_numpy().padded(k) for mixture in mixtures]
+        return jax.tree.map(lambda *parts: np.stack(parts), *padded)
+
+    def padded(self, n_components: int) -> Mixture:
+        """The same NumPy mixture with absent components added up to `n_components`."""
+        extra = n_components - self.n_components
+        if extra == 0:
+            return self
+        batch, d = self.means.shape[:-2], self.n_features
+        filler = (
+            np.zeros((*batch, extra)),
+            np.zeros((*batch, extra, d)),
+            np.broadcast_to(np.eye(d), (*batch, extra, d, d)),
+        )
+        axes = (-1, -2, -3)
+        parts = zip(self.parts, filler, axes, strict=True)
+        return Mixture(*(np.concatenate([a, b], axis) for a, b, axis in parts))
+
+    # The next three import late: those modules are written in terms of this class.
+    def log_density(self, x: Any) -> np.ndarray:
+        """Natural logarithm of the density at each row of `x`."""
+        from fedmixtures.mixture import density
+
+        return self._evaluate(density.log_density, x)
+
+    def responsibilities(self, x: Any) -> np.ndarray:
+        """Probability of each component given each row of `x`."""
+        from fedmixtures.mixture import density
+
+        return self._evaluate(density.responsibilities, x)
+
+    def sample(self, n: int, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Draw `n` rows; returns the rows and the component each came from."""
+        from fedmixtures.mixture import sampling
+
+        _checks.single_mixture(self.weights, "sample")
+        with double():
+            points, components = sampling.sample_labelled(
+                self.to_numpy(), jax.random.key(random_state), n
+            )
+            return np.asarray(points), np.asarray(components)
+
+    def _evaluate(self, function: Any, x: Any) -> np.ndarray:
+        rows = _checks.rows(x, self.n_features)
+        _checks.single_mixture(self.weights, function.__name__)
+        with double():
+            return np.asarray(function(jax.tree.map(jnp.asarray, self.to_numpy()), rows))
+
+
+def _array(part: Any) -> Array:
+    """Keep what JAX made (a traced program builds mixtures too); all else becomes float64."""
+    return part if isinstance(part, jax.Array) else np.asarray(part, dtype=np.float64)
