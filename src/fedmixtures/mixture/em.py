@@ -1,0 +1,125 @@
+"""Expectation maximisation for the nodes of a block, all at once."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from fedmixtures import _checks
+from fedmixtures._types import Array, PerNode, Rows, RowWeights
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.statistics import Statistics, statistics
+
+EMPTY = 1e-8
+"""A component with less mass than this keeps its mean and covariance."""
+
+
+class ShapePrior(eqx.Module):
+    r"""Shrink every covariance to the average shape, and weights to each other.
+
+    With mass $N_c$ and covariance $C_c$ of a component and $S_0 = \sum_c N_c C_c / \sum_c N_c$:
+    $\Sigma_c = (N_c C_c + \nu S_0)/(N_c + \nu)$ and $\pi_c \propto N_c + a_0$, the maximum a
+    posteriori step for the penalty $\nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c))$. It fades as rows
+    grow and needs no tuning to the scale of the features.
+    """
+
+    strength: float = 8.0
+    """$\nu$, in rows."""
+    extra_mass: float = 1.0
+    """$a_0$, in rows."""
+
+    def __check_init__(self):
+        for name in ("strength", "extra_mass"):
+            if isinstance(getattr(self, name), (int, float)):
+                _checks.positive(name, getattr(self, name), allow_zero=True)
+
+
+class Fitted(eqx.Module):
+    """Mixtures after EM, with what each node's run looked like."""
+
+    theta: Mixture
+    log_likelihood: PerNode
+    """Weighted sum over rows, of `theta`."""
+    n_steps: Int[Array, " nodes"]
+
+
+def m_step(
+    theta: Mixture, s: Statistics, ridge: float | Array = 1e-6, prior: ShapePrior | None = None
+) -> Mixture:
+    """New mixtures from statistics taken under `theta` with rows counted (not normalised)."""
+    present = theta.weights > 0
+    kept = s.mass > EMPTY
+    mass = jnp.where(kept, s.mass, 1.0)
+    shift = s.first / mass[..., None]
+    covariances = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
+    masses = s.mass
+    if prior is not None:
+        covariances = _shrunk(covariances, s.mass, kept, prior.strength)
+        masses = s.mass + prior.extra_mass
+    eye = jnp.eye(theta.n_features, dtype=theta.means.dtype)
+    covariances = covariances + ridge * eye[None, None]
+    masses = jnp.where(present, masses, 0.0)
+    total = masses.sum(-1, keepdims=True)
+    return Mixture(
+        jnp.where(total > 0, masses / jnp.where(total > 0, total, 1.0), theta.weights),
+        jnp.where(kept[..., None], theta.means + shift, theta.means),
+        jnp.where(kept[..., None, None], covariances, theta.covariances),
+    )
+
+
+def _shrunk(
+    covariances: Float[Array, "nodes k d d"], mass: Float[Array, "nodes k"], kept, strength
+) -> Float[Array, "nodes k d d"]:
+    """Covariances pulled to their average, by `strength` rows' worth."""
+    share = jnp.where(kept, mass, 0.0)
+    share = share / jnp.maximum(share.sum(-1, keepdims=True), EMPTY)
+    average = jnp.einsum("nk,nkij->nij", share, covariances)[:, None]
+    n = mass[..., None, None]
+    return (n * covariances + strength * average) / (n + strength)
+
+
+def expectation_maximisation(
+    theta: Mixture,
+    rows: Rows,
+    counts: RowWeights,
+    n_steps: int = 100,
+    tolerance: float | Array = 1e-3,
+    ridge: float | Array = 1e-6,
+    prior: ShapePrior | None = None,
+) -> Fitted:
+    """EM at every node until its mean log-likelihood changes by less than `tolerance`.
+
+    Nodes that are done stand still while others go on, so that a node's result does not depend on
+    its block. `counts` are row weights that are not normalised; padding has count zero.
+    """
+    total = jnp.maximum(counts.sum(-1), EMPTY)
+
+    def improve(carry):
+        theta, before, done, taken, t = carry
+        s = statistics(theta, rows, counts)
+        new = m_step(theta, s, ridge, prior)
+        still = lambda old, fresh: jnp.where(
+            done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh
+        )
+        mean = s.log_likelihood / total
+        taken = jnp.where(done, taken, t + 1)
+        theta = jax.tree.map(still, theta, new)
+        done = done | (jnp.abs(mean - before) < tolerance)
+        return theta, mean, done, taken, t + 1
+
+    def unfinished(carry):
+        *_, done, _, t = carry
+        return (t < n_steps) & ~done.all()
+
+    nodes = len(theta.weights)
+    start = (
+        theta,
+        jnp.full(nodes, -jnp.inf, theta.means.dtype),
+        jnp.zeros(nodes, bool),
+        jnp.zeros(nodes, jnp.int32),
+        jnp.int32(0),
+    )
+    theta, _, _, taken, _ = jax.lax.while_loop(unfinished, improve, start)
+    return Fitted(theta, statistics(theta, rows, counts).log_likelihood, taken)
