@@ -67,4 +67,3 @@ class Euclidean(AbstractDiscrepancy):
             for a, b in zip(own.parts, neighbour.parts, strict=True)
         ]
         return sum(w * square for w, square in zip(self.block_weights, squares, strict=True))
-

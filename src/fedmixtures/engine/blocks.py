@@ -153,7 +153,9 @@ def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> lis
         if len(nodes) < width and block_size is None:
             width = min(width, rounded_up(len(nodes)))
         blocks = -(-len(nodes) // width)
-        plans.append(_Plan(nodes[np.argsort(degree[nodes], kind="stable")], rows, slots, width, blocks))
+        plans.append(
+            _Plan(nodes[np.argsort(degree[nodes], kind="stable")], rows, slots, width, blocks)
+        )
     return plans
 
 

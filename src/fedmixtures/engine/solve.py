@@ -15,6 +15,7 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status, Traffic
 from fedmixtures.engine.watch import Trace, Trouble
 from fedmixtures.graph.network import Network
@@ -42,6 +43,10 @@ class Options:
     on_round: Callable[[dict[str, float]], Any] | None = None
     on_chunk: Callable[[int, Mixture], Any] | None = None
     """Called with the round reached and the mixtures of all nodes, every `report_every` rounds."""
+    on_checkpoint: Callable[[Checkpoint], Any] | None = None
+    """Called with what it takes to go on, every `report_every` rounds."""
+    resume: Checkpoint | None = None
+    """Go on from here."""
     keep_nodes: bool = False
     """Keep each node's fit and pull of every round."""
 
@@ -69,16 +74,32 @@ class _Run:
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         self.chunk = max(1, min(options.n_rounds, longest, options.report_every or longest))
         self.capacity = 1 << (self.chunk - 1).bit_length()
-        self.trace = Trace(
-            self.observe(self.initial, 0), program.pull_share, options.keep_nodes
+        self.fingerprint = fingerprint(
+            program, data, network, options.seed, options.dtype, options.block_size
         )
+        self.trace = Trace(self.observe(self.initial, 0), program.pull_share, options.keep_nodes)
+
+    def begin(self) -> tuple[Any, int]:
+        """States and round to begin with: the start, or where a checkpoint left off."""
+        checkpoint = self.options.resume
+        if checkpoint is None:
+            return self.initial, 0
+        if checkpoint.fingerprint != self.fingerprint:
+            raise ValueError(
+                "`resume` comes from another run: rows, graph, method, settings or seed differ. "
+                "Resume with what that run began with, or start anew."
+            )
+        self.trace = Trace.restored(
+            checkpoint.trace, self.given.pull_share, self.options.keep_nodes
+        )
+        return checkpoint.restored(self.initial), checkpoint.round
 
     def _compiled(self, program: NodeProgram) -> NodeProgram:
         return rounds.dynamic(program, self.options.dtype)
 
     def solve(self) -> Solution:
         """Fixed step: chunk after chunk, back to the last good round if one goes wrong."""
-        states, done = self.initial, 0
+        states, done = self.begin()
         try:
             while done < self.options.n_rounds:
                 n = min(self.chunk, self.options.n_rounds - done)
@@ -98,8 +119,9 @@ class _Run:
         (2 \eta T_{loc})$; for one local step that is the decrease Proposition 1 rests on. The step
         is halved until it is, and tried a little longer in the next round.
         """
-        states, done, rate = self.initial, 0, FIRST_RATE
-        objective = self.trace.objective[0]
+        states, done = self.begin()
+        rate = self.trace.next_rate(FIRST_RATE)
+        objective = self.trace.objective[-1]
         try:
             while done < self.options.n_rounds and rate > SMALLEST_RATE:
                 program = self._compiled(self.given.with_rate(rate))
@@ -111,10 +133,10 @@ class _Run:
                 if not objective - reached >= enough:
                     rate *= 0.5
                     continue
-                self.trace.extend(_rounds(end), infos.moved, rate)
+                self.trace.extend(infos, end, rate)
                 states, done, objective = after, done + 1, reached
                 self.report(states, done, 1)
-                rate *= 1.25
+                rate = self.trace.next_rate(FIRST_RATE)
         except KeyboardInterrupt:
             return self.interrupted(states, done)
         return self.solution(states, done, Status.COMPLETED)
@@ -123,8 +145,7 @@ class _Run:
         """Run `n` rounds and record the states reached."""
         after, infos = self.run(program, states, done, n)
         end = self.observe(after, done + n)
-        reached = jax.tree.map(lambda a, b: np.concatenate([a[1:], b[None]]), infos, end)
-        return after, self.trace.extend(reached, infos.moved, self.given.rate)
+        return after, self.trace.extend(infos, end, self.given.rate)
 
     def run(self, program, states, done: int, n: int) -> tuple[Any, Info]:
         """`n` rounds: the states after them, and what each of them began with."""
@@ -133,7 +154,8 @@ class _Run:
         )
         # The record leads with rounds; gather wants (blocks, nodes) in front.
         in_front = jax.tree.map(lambda part: np.moveaxis(np.asarray(part)[:n], 0, -1), infos)
-        return after, jax.tree.map(lambda part: part.T, rounds.gather(in_front, self.layout))
+        per_node = rounds.gather(in_front, self.layout)
+        return after, jax.tree.map(lambda part: np.ascontiguousarray(part.T), per_node)
 
     def observe(self, states, done: int) -> Info:
         """What can be seen of these states, per node."""
@@ -153,6 +175,10 @@ class _Run:
                 self.options.on_round(history.record(t))
         if self.options.on_chunk is not None:
             self.options.on_chunk(done, self.theta(states))
+        if self.options.on_checkpoint is not None:
+            leaves = tuple(np.asarray(leaf) for leaf in jax.tree.leaves(states))
+            arrays = self.trace.arrays()
+            self.options.on_checkpoint(Checkpoint(done, self.fingerprint, leaves, arrays))
 
     def diverged(self, trouble: Trouble) -> Solution:
         """Go back to the last good round; rounds are repeatable, so it is simply run again."""
@@ -182,9 +208,7 @@ class _Run:
         history = self.trace.history(done)
         size = rounds.message_bytes(self.program, self.groups, states)
         degree = self.network.degree.tolist()
-        sent = {
-            label: done * size * d for label, d in zip(self.data.labels, degree, strict=True)
-        }
+        sent = {label: done * size * d for label, d in zip(self.data.labels, degree, strict=True)}
         return Solution(
             self.data.labels,
             self.theta(states),
@@ -195,8 +219,3 @@ class _Run:
             Certificate.of(history) if self.given.certifiable else None,
             Traffic(size, sent),
         )
-
-
-def _rounds(info: Info) -> Info:
-    """One state as a record of one round."""
-    return jax.tree.map(lambda part: part[None], info)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import jax
 import numpy as np
 
 from fedmixtures.engine.solution import History
@@ -25,6 +26,8 @@ class Trouble:
 class Trace:
     """Totals of every state so far, entry 0 the start; per-node values only on request."""
 
+    _lists = ("_fit", "_pull", "_moved", "_rate", "_node_fit", "_node_pull")
+
     def __init__(self, start: Info, pull_share: float, keep_nodes: bool):
         self.pull_share, self.keep_nodes = pull_share, keep_nodes
         self.start = start
@@ -40,13 +43,34 @@ class Trace:
         """Objective of every state so far."""
         return np.array(self._fit) + np.array(self._pull)
 
-    def extend(self, states: Info, moved: np.ndarray, rate: float | None) -> Trouble | None:
-        """Add states (rounds, nodes) and how far each round moved; say whether one is bad."""
+    def extend(self, began: Info, end: Info, rate: float | None) -> Trouble | None:
+        """Add rounds by the states they began with (rounds, nodes) and the state they ended in.
+
+        The last entry so far is the first of `began`; it is written again, so that the record does
+        not depend on where one call ended and the next began.
+        """
         first = len(self)
-        self._add(states.fit, states.pull)
-        self._moved += list(moved.sum(-1))
-        self._rate += [np.nan if rate is None else rate] * len(moved)
-        return self._first_bad(states, first)
+        for values in (self._fit, self._pull, self._node_fit, self._node_pull):
+            del values[-1:]
+        reached = jax.tree.map(lambda a, b: np.concatenate([a, b[None]]), began, end)
+        self._add(reached.fit, reached.pull)
+        self._moved += list(began.moved.sum(-1))
+        self._rate += [np.nan if rate is None else rate] * len(began.fit)
+        return self._first_bad(jax.tree.map(lambda part: part[1:], reached), first)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything recorded, for a checkpoint."""
+        found = {f"start_{f.name}": getattr(self.start, f.name) for f in fields(Info)}
+        return found | {name: np.array(getattr(self, name)) for name in self._lists}
+
+    @classmethod
+    def restored(cls, arrays: dict[str, np.ndarray], pull_share: float, keep_nodes: bool) -> Trace:
+        """The trace a checkpoint holds."""
+        start = Info(*(arrays[f"start_{f.name}"] for f in fields(Info)))
+        trace = cls(start, pull_share, keep_nodes)
+        for name in cls._lists:
+            setattr(trace, name, list(arrays[name]))
+        return trace
 
     def _add(self, fit: np.ndarray, pull: np.ndarray) -> None:
         self._fit += list(fit.sum(-1))
@@ -67,14 +91,16 @@ class Trace:
                 node = int(np.flatnonzero(~np.isfinite(local[r]))[0])
                 return Trouble(first + r, node, "the objective is not finite")
             if objective[first + r] > limit:
-                cause = (
-                    f"the objective rose from {objective[0]:.4g} to {objective[first + r]:.4g}"
-                )
+                cause = f"the objective rose from {objective[0]:.4g} to {objective[first + r]:.4g}"
                 return Trouble(first + r, int(rise[r].argmax()), cause)
             if arrived[r].any():
                 node = int(np.flatnonzero(arrived[r])[0])
                 return Trouble(first + r, node, "a mean ran into the bound max_mean_norm")
         return None
+
+    def next_rate(self, first: float) -> float:
+        """The step size a backtracking search tries next: a little longer than the last."""
+        return 1.25 * self._rate[-1] if self._rate else first
 
     def best_before(self, bad: int) -> int:
         """The last good round: the lowest objective before the trouble."""

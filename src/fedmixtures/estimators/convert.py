@@ -22,9 +22,7 @@ def to_sklearn(mixture: Mixture) -> GaussianMixture:
     factors = np.linalg.cholesky(mixture.covariances)
     eye = np.broadcast_to(np.eye(mixture.n_features), factors.shape)
     model.precisions_cholesky_ = np.swapaxes(np.linalg.solve(factors, eye), -1, -2)
-    model.precisions_ = model.precisions_cholesky_ @ np.swapaxes(
-        model.precisions_cholesky_, -1, -2
-    )
+    model.precisions_ = model.precisions_cholesky_ @ np.swapaxes(model.precisions_cholesky_, -1, -2)
     model.n_features_in_ = mixture.n_features
     model.converged_, model.n_iter_, model.lower_bound_ = True, 0, np.nan
     model.lower_bounds_ = []

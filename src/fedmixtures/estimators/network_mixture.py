@@ -12,15 +12,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
-from fedmixtures.data.node_data import NodeData, group_labels
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import log_joint_rows
-from fedmixtures.engine.solution import Solution, Status
+from fedmixtures.engine.solution import History, Solution, Status
 from fedmixtures.engine.solve import Options, solve
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned_orders
 from fedmixtures.estimators.convert import to_sklearn
 from fedmixtures.estimators.parameters import nested, replaced
 from fedmixtures.estimators.tables import check_finite, split_nodes
+from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -54,6 +55,8 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         choose.
     keep_node_history : bool
         Whether `history_` keeps every node's fit and pull.
+    checkpoint : path or None
+        Where to write what `fit(resume=...)` needs, every `report_every` rounds (10 if not given).
 
     Attributes
     ----------
@@ -88,6 +91,7 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         on_round: Callable[[dict[str, float]], Any] | None = None,
         report_every: int | None = None,
         keep_node_history: bool = False,
+        checkpoint: str | Path | None = None,
     ):
         self.n_components = n_components
         self.graph = graph
@@ -99,9 +103,17 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         self.on_round = on_round
         self.report_every = report_every
         self.keep_node_history = keep_node_history
+        self.checkpoint = checkpoint
 
-    def fit(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None):
-        """Fit a mixture per node.
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        nodes: Any = None,
+        sample_weight: Any = None,
+        resume: str | Path | None = None,
+    ):
+        """Fit a mixture per node; a second call starts anew.
 
         Parameters
         ----------
@@ -113,13 +125,16 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
             The node of each row; a column name takes it out of the table.
         sample_weight : array or None
             Weight 2 counts a row twice, 0 not at all.
+        resume : path or None
+            Go on from a file that `checkpoint` of the same settings and rows has written; the
+            numbers come out as if the run had never stopped.
         """
         del y
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         components = resolve.resolve_components(self.n_components, data.labels)
         method = resolve.bounded(resolve.resolve_method(self.method), data, components)
-        options = self._options()
+        options = self._options(resume)
         network = resolve.resolve_graph(self.graph, data)
         theta = resolve.starting_mixtures(self.init, data, components, options.seed, method)
         solution = solve(method, data, network, theta, options)
@@ -127,7 +142,7 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         self.network_ = network
         return self._keep(solution)
 
-    def _options(self) -> Options:
+    def _options(self, resume: str | Path | None) -> Options:
         _checks.whole("n_rounds", self.n_rounds, minimum=0)
         _checks.one_of("dtype", self.dtype, ("float64", "float32"))
         if self.report_every is not None:
@@ -136,21 +151,30 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
             n_rounds=int(self.n_rounds),
             seed=resolve.resolve_seed(self.random_state),
             dtype=self.dtype,
-            report_every=self.report_every or (10 if self.on_round else None),
+            report_every=self.report_every or (10 if self.on_round or self.checkpoint else None),
             on_round=self.on_round,
+            on_checkpoint=None
+            if self.checkpoint is None
+            else lambda checkpoint: write_checkpoint(self.checkpoint, checkpoint),
+            resume=None if resume is None else read_checkpoint(resume),
             keep_nodes=self.keep_node_history,
         )
 
     def _keep(self, solution: Solution):
-        self.nodes_ = _label_array(solution.labels)
-        self._set_theta(solution.theta)
-        self.history_ = solution.history
-        self.status_ = str(solution.status)
         self.certificate_ = solution.certificate
         self.traffic_ = solution.traffic
-        self.n_iter_ = max(solution.n_rounds, 1)
-        self.converged_ = solution.status is Status.COMPLETED
-        self.lower_bounds_ = (-solution.history.objective).tolist()
+        history, rounds = solution.history, solution.n_rounds
+        return self._adopt(solution.labels, solution.theta, history, solution.status, rounds)
+
+    def _adopt(self, labels: tuple, theta: Mixture, history: History, status: str, n_rounds: int):
+        """Take over the result of a fit, made just now or read from a file."""
+        self.nodes_ = _label_array(labels)
+        self._set_theta(theta)
+        self.history_ = history
+        self.status_ = str(status)
+        self.converged_ = self.status_ == Status.COMPLETED
+        self.n_iter_ = n_rounds
+        self.lower_bounds_ = (-history.objective).tolist()
         self.lower_bound_ = self.lower_bounds_[-1]
         return self
 
@@ -175,7 +199,9 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         check_is_fitted(self)
         X, labels = self._read(X, nodes, reset=False)
         if self._labelled and labels is None:
-            raise ValueError("`nodes` is missing. The model was fitted with it: give a label per row.")
+            raise ValueError(
+                "`nodes` is missing. The model was fitted with it: give a label per row."
+            )
         if not self._labelled and labels is not None:
             raise ValueError("`nodes` was given, but the model was fitted without. Leave it out.")
         data = NodeData.from_rows(X, labels)

@@ -20,9 +20,7 @@ def nested(name: str, value: Any) -> dict[str, Any]:
 def replaced(value: Any, path: str, new: Any, name: str) -> Any:
     """A copy of `value` with the field at ``a__b__c`` replaced."""
     head, _, rest = path.partition("__")
-    fields = (
-        [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
-    )
+    fields = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
     if head not in fields:
         has = ", ".join(fields) or "none"
         raise ValueError(

@@ -159,12 +159,12 @@ def _warn_if_moved(theta: Mixture, feasible: FeasibleSet, labels: tuple[Label, .
         "max_mean_norm": (
             present & (np.linalg.norm(theta.means, axis=-1) > feasible.max_mean_norm * (1 + slack))
         ).any(-1),
-        "min_variance": (
-            present & (spectrum[..., 0] < feasible.min_variance * (1 - slack))
-        ).any(-1),
-        "max_variance": (
-            present & (spectrum[..., -1] > feasible.max_variance * (1 + slack))
-        ).any(-1),
+        "min_variance": (present & (spectrum[..., 0] < feasible.min_variance * (1 - slack))).any(
+            -1
+        ),
+        "max_variance": (present & (spectrum[..., -1] > feasible.max_variance * (1 + slack))).any(
+            -1
+        ),
     }
     found = [
         f"{name}={getattr(feasible, name):g} at node "

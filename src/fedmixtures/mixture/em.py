@@ -100,9 +100,7 @@ def expectation_maximisation(
         theta, before, done, taken, t = carry
         s = statistics(theta, rows, counts)
         new = m_step(theta, s, ridge, prior)
-        still = lambda old, fresh: jnp.where(
-            done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh
-        )
+        still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         taken = jnp.where(done, taken, t + 1)
         theta = jax.tree.map(still, theta, new)

@@ -22,7 +22,8 @@ def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
     Off the diagonal both mirrored entries count half, so that a gradient comes out symmetric.
     """
     return [
-        [0.5 * (matrices[..., i, j] + matrices[..., j, i]) for j in range(i)] + [matrices[..., i, i]]
+        [0.5 * (matrices[..., i, j] + matrices[..., j, i]) for j in range(i)]
+        + [matrices[..., i, i]]
         for i in range(matrices.shape[-1])
     ]
 
@@ -30,9 +31,7 @@ def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
 def symmetric(entries: Triangle) -> Float[Array, "... d d"]:
     """The full symmetric matrices of a triangle of entries."""
     d = len(entries)
-    rows = [
-        jnp.stack([entries[max(i, j)][min(i, j)] for j in range(d)], axis=-1) for i in range(d)
-    ]
+    rows = [jnp.stack([entries[max(i, j)][min(i, j)] for j in range(d)], axis=-1) for i in range(d)]
     return jnp.stack(rows, axis=-2)
 
 
@@ -85,7 +84,10 @@ def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[ja
     zeros = [jnp.zeros((), term.dtype) for term in terms]
     return list(
         jax.lax.reduce(
-            terms, zeros, lambda a, b: [left + right for left, right in zip(a, b, strict=True)], axes
+            terms,
+            zeros,
+            lambda a, b: [left + right for left, right in zip(a, b, strict=True)],
+            axes,
         )
     )
 

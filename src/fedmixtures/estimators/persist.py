@@ -1,0 +1,112 @@
+"""Fitted models as files: safetensors with a JSON header, no pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmixtures.engine.solution import Certificate, FitWarning, History, Traffic
+from fedmixtures.graph.network import Network
+from fedmixtures.io.arrays import read_arrays, write_arrays
+from fedmixtures.io.codec import UnknownType, decode, encode
+from fedmixtures.mixture.mixture import Mixture
+
+if TYPE_CHECKING:
+    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+
+FORMAT = 1
+FILE_NAME = "model.safetensors"
+NOT_STORED = ("graph", "on_round", "init", "checkpoint")
+"""Parameters that are not settings: the graph is stored as edges, the rest belongs to a session."""
+
+
+def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
+    """Write a fitted model to `path`, or into it if it is a folder."""
+    import fedmixtures
+
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    network, history = model.network_, model.history_
+    arrays = dict(zip(("weights", "means", "covariances"), model._theta.parts, strict=True))
+    arrays |= {"source": network.source, "target": network.target, "edge_weight": network.weight}
+    for field in dataclasses.fields(History):
+        values = getattr(history, field.name)
+        if values is not None:
+            arrays[f"history.{field.name}"] = values
+    params = {k: v for k, v in model.get_params(deep=False).items() if k not in NOT_STORED}
+    header = {
+        "kind": "model",
+        "format": FORMAT,
+        "version": fedmixtures.__version__,
+        "labels": encode(list(network.labels)),
+        "labelled": model._labelled,
+        "feature_names": encode(getattr(model, "feature_names_in_", None)),
+        "params": {name: encode(value) for name, value in params.items()},
+        "status": model.status_,
+        "n_rounds": model.n_iter_,
+        "certificate": encode(model.certificate_),
+        "traffic": encode(model.traffic_),
+    }
+    return write_arrays(path, arrays, header)
+
+
+def load(path: str | Path) -> NetworkGaussianMixture:
+    """Read a fitted model from a file, or from the `model.safetensors` of a folder."""
+    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+
+    path = Path(path)
+    arrays, header = read_arrays(path / FILE_NAME if path.is_dir() else path, "model")
+    if header["format"] > FORMAT:
+        raise ValueError(
+            f"{str(path)!r} was written by fedmixtures {header['version']} in a newer format. "
+            "Update fedmixtures to read it."
+        )
+    model = NetworkGaussianMixture(**_params(header["params"]))
+    labels = tuple(decode(header["labels"], {}))
+    network = Network(labels, arrays["source"], arrays["target"], arrays["edge_weight"])
+    model.graph = model.network_ = network
+    model._labelled = header["labelled"]
+    names = decode(header["feature_names"], {})
+    if names is not None:
+        model.feature_names_in_ = names.astype(object)
+    model.n_features_in_ = arrays["means"].shape[-1]
+    stored = {f.name: arrays.get(f"history.{f.name}") for f in dataclasses.fields(History)}
+    model._adopt(
+        labels,
+        Mixture(arrays["weights"], arrays["means"], arrays["covariances"]),
+        History(**stored),
+        header["status"],
+        header["n_rounds"],
+    )
+    records = {"Certificate": Certificate, "Traffic": Traffic}
+    model.certificate_ = decode(header["certificate"], records)
+    model.traffic_ = decode(header["traffic"], records)
+    return model
+
+
+def _params(stored: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they were; a method of the user's own cannot be made again from its name."""
+    params = {}
+    for name, value in stored.items():
+        try:
+            params[name] = decode(value, _public_classes())
+        except UnknownType as unknown:
+            warnings.warn(
+                f"the model was fitted with `{name}` of class {unknown}, which is not part of "
+                "fedmixtures; the mixtures are loaded, the setting is not.",
+                FitWarning,
+                stacklevel=3,
+            )
+    return params
+
+
+def _public_classes() -> dict[str, type]:
+    """Classes that settings may be made of: public dataclasses of this package."""
+    import fedmixtures
+
+    found = {name: getattr(fedmixtures, name) for name in fedmixtures.__all__}
+    return {name: c for name, c in found.items() if dataclasses.is_dataclass(c)}
