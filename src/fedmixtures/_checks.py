@@ -48,7 +48,8 @@ def mixture_values(weights: np.ndarray, means: np.ndarray, covariances: np.ndarr
             "Divide them by their sum."
         )
     scale = np.abs(covariances).max(initial=0.0)
-    if not np.allclose(covariances, np.swapaxes(covariances, -1, -2), rtol=0, atol=1e-8 * scale):
+    # What was computed in float32 is symmetric to a few 1e-7 of its scale.
+    if not np.allclose(covariances, np.swapaxes(covariances, -1, -2), rtol=0, atol=1e-6 * scale):
         raise ValueError("`covariances` must be symmetric. Average each matrix with its transpose.")
     smallest = np.linalg.eigvalsh(covariances).min(initial=np.inf)
     if smallest <= 0:

@@ -33,9 +33,10 @@ def _subset_tables(k: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     levels = []
     for size in range(1, k + 1):
         subsets = [sum(1 << c for c in chosen) for chosen in combinations(range(k), size)]
-        added = np.array([[c for c in range(k) if subset >> c & 1] for subset in subsets])
-        subsets = np.array(subsets)
-        levels.append((subsets, subsets[:, None] ^ (1 << added), added))
+        # 32 bits: these constants serve float64 and float32 programs of one process.
+        added = np.array([[c for c in range(k) if subset >> c & 1] for subset in subsets], np.int32)
+        subsets = np.array(subsets, np.int32)
+        levels.append((subsets, subsets[:, None] ^ (np.int32(1) << added), added))
     return levels
 
 
@@ -49,7 +50,7 @@ def _over_subsets(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
         pick = totals.argmin(1)
         best = best.at[subsets].set(totals.min(1))
         choice = choice.at[subsets].set(
-            jnp.take_along_axis(jnp.asarray(added, jnp.int32), pick[:, None], axis=1)[:, 0]
+            jnp.take_along_axis(jnp.asarray(added), pick[:, None], axis=1)[:, 0]
         )
 
     def backtrack(subset, own):

@@ -108,8 +108,12 @@ def project_means(means: Means, radius: float | Array) -> Means:
 def project_covariances(
     covariances: Covariances, low: float | Array, high: float | Array
 ) -> Covariances:
-    """Clip the eigenvalues to [`low`, `high`]; matrices already inside come back unchanged."""
+    """Clip the eigenvalues to [`low`, `high`]; matrices already inside come back unchanged.
+
+    The nearest symmetric matrix comes first: rounding in a gradient need not be symmetric.
+    """
     d = covariances.shape[-1]
+    covariances = _symmetric_part(covariances)
     if d == 1:
         return jnp.clip(covariances, low, high)
     if d == 2:
@@ -129,7 +133,11 @@ def _clip_spectrum(matrices: Covariances, low: float | Array, high: float | Arra
     values, vectors = jnp.linalg.eigh(matrices)
     outside = (values < low) | (values > high)
     clipped = jnp.einsum("...ij,...j,...kj->...ik", vectors, jnp.clip(values, low, high), vectors)
-    return jnp.where(outside.any(-1)[..., None, None], clipped, matrices)
+    return jnp.where(outside.any(-1)[..., None, None], _symmetric_part(clipped), matrices)
+
+
+def _symmetric_part(matrices: Covariances) -> Covariances:
+    return 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
 
 
 def _clip_two_by_two(
@@ -138,7 +146,7 @@ def _clip_two_by_two(
     r"""Closed form: $\Sigma = tI + R$ with eigenvalues $t \pm r$; move t and scale R."""
     centre = 0.5 * (matrices[..., 0, 0] + matrices[..., 1, 1])
     half = 0.5 * (matrices[..., 0, 0] - matrices[..., 1, 1])
-    off = 0.5 * (matrices[..., 0, 1] + matrices[..., 1, 0])
+    off = matrices[..., 0, 1]
     radius = jnp.sqrt(half * half + off * off)
     small, large = jnp.clip(centre - radius, low, high), jnp.clip(centre + radius, low, high)
     outside = (centre - radius < low) | (centre + radius > high)
