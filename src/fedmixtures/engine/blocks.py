@@ -36,9 +36,9 @@ class Group(eqx.Module):
     """Where each slot's neighbour stands among all padded nodes; its own place if empty."""
     reverse: Array
     """Where the neighbour's slot for this very node stands among all padded slots."""
-    node_hash: Array
-    sender_hash: Array
-    """Label hashes (…, 2) as pairs of 32-bit numbers, for the random keys."""
+    node_key: Array
+    slot_key: Array
+    """Bits of the random keys (…, 2): seed and label of the node, and of the slot's neighbour."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -71,10 +71,14 @@ def rounded_up(n: int) -> int:
 
 
 def build_layout(
-    data: NodeData, network: Network, dtype: str = "float64", block_size: int | None = None
+    data: NodeData,
+    network: Network,
+    dtype: str = "float64",
+    block_size: int | None = None,
+    seed: int = 0,
 ) -> Layout:
     """Lay out rows and neighbours of all nodes; `block_size=1` gives every node its own block."""
-    slots = _Slots.of(network, data.labels)
+    slots = _Slots.of(network, data.labels, seed)
     plans = _plan(data.counts, slots.degree, block_size)
     position = np.empty(data.n_nodes, dtype=np.int64)
     slot_start = np.empty(data.n_nodes, dtype=np.int64)
@@ -114,10 +118,11 @@ class _Slots:
     reverse: np.ndarray
     """Index of the opposite directed edge."""
     degree: np.ndarray
-    hashes: np.ndarray
+    node_key: np.ndarray
+    slot_key: np.ndarray
 
     @classmethod
-    def of(cls, network: Network, labels: tuple) -> _Slots:
+    def of(cls, network: Network, labels: tuple, seed: int) -> _Slots:
         n, e = len(labels), len(network.source)
         hashes = np.array([label_hash(label) for label in labels], dtype=np.uint64)
         receiver = np.concatenate([network.source, network.target]).astype(np.int64)
@@ -131,7 +136,10 @@ class _Slots:
         weight = np.concatenate([network.weight, network.weight])[order]
         receiver, sender = receiver[order], sender[order]
         slot = np.arange(2 * e) - starts[receiver]
-        return cls(receiver, sender, weight, slot, rank[opposite[order]], degree, hashes)
+        node_key = mixed(mixed(np.uint64(seed)) ^ hashes)
+        slot_key = mixed(node_key[receiver] ^ hashes[sender])
+        reverse = rank[opposite[order]]
+        return cls(receiver, sender, weight, slot, reverse, degree, node_key, slot_key)
 
 
 def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> list[_Plan]:
@@ -209,27 +217,36 @@ def _fill(
     sender = np.tile((first + np.arange(places))[:, None], (1, plan.slots)).astype(np.int32)
     reverse = np.zeros((places, plan.slots), dtype=np.int32)
     weight = np.zeros((places, plan.slots), dtype=dtype)
-    node_hash = np.zeros(places, dtype=np.uint64)
-    sender_hash = np.zeros((places, plan.slots), dtype=np.uint64)
+    node_key = np.zeros(places, dtype=np.uint64)
+    slot_key = np.zeros((places, plan.slots), dtype=np.uint64)
     edges = np.flatnonzero(member[slots.receiver] >= 0)
     cell = member[slots.receiver[edges]], slots.slot[edges]
     sender[cell] = position[slots.sender[edges]]
     opposite = slots.reverse[edges]
     reverse[cell] = slot_start[slots.receiver[opposite]] + slots.slot[opposite]
     weight[cell] = slots.weight[edges]
-    node_hash[: len(plan.nodes)] = slots.hashes[plan.nodes]
-    sender_hash[cell] = slots.hashes[slots.sender[edges]]
+    node_key[: len(plan.nodes)] = slots.node_key[plan.nodes]
+    slot_key[cell] = slots.slot_key[edges]
     return Group(
         NodeRows(shaped(rows), shaped(row_weights), shaped(totals)),
         shaped(weight),
         shaped(sender),
         shaped(reverse),
-        shaped(_halves(node_hash)),
-        shaped(_halves(sender_hash)),
+        shaped(_halves(node_key)),
+        shaped(_halves(slot_key)),
     )
 
 
-def _halves(hashes: np.ndarray) -> np.ndarray:
-    """64-bit hashes as pairs of 32-bit numbers: JAX folds 32 bits at a time."""
-    high, low = hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)
+def mixed(bits: np.ndarray) -> np.ndarray:
+    """Scatter 64-bit numbers so that related ones become unrelated (splitmix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        bits = bits + np.uint64(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return bits ^ (bits >> np.uint64(31))
+
+
+def _halves(bits: np.ndarray) -> np.ndarray:
+    """64-bit numbers as pairs of 32-bit ones, the form of JAX's keys."""
+    high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
     return np.stack([high, low], axis=-1).astype(np.uint32)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.cache import compilation_cache
 from fedmixtures.engine.rounds import over_blocks, scatter
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.density import log_joint
@@ -22,7 +23,7 @@ def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
     """
     nobody = np.zeros(0, dtype=int)
     alone = Network(data.labels, nobody, nobody, np.zeros(0))
-    with double():
+    with double(), compilation_cache():
         layout = build_layout(data, alone)
         thetas = scatter(theta, layout, "float64")
         blocks = [

@@ -16,7 +16,6 @@ from fedmixtures.mixture.mixture import Mixture
 
 Groups = tuple[Group, ...]
 States = tuple[Any, ...]
-RoundKeys = tuple[Keys, ...]
 
 
 def dynamic(program: NodeProgram, dtype: str) -> NodeProgram:
@@ -58,29 +57,14 @@ def gather(per_group: tuple, layout: Layout) -> Any:
 
 
 @eqx.filter_jit
-def base_keys(groups: Groups, seed: jax.Array) -> RoundKeys:
-    """Keys before any round: the seed folded with the labels' hashes, never with positions."""
-    root = jr.key(seed)
-
-    def fold(key, halves):
-        return jr.fold_in(jr.fold_in(key, halves[0]), halves[1])
-
-    def one_group(group: Group) -> Keys:
-        node = jax.vmap(jax.vmap(lambda h: fold(root, h)))(group.node_hash)
-        slot = jax.vmap(jax.vmap(lambda key, hs: jax.vmap(lambda h: fold(key, h))(hs)))(
-            node, group.sender_hash
-        )
-        return Keys(node, slot)
-
-    return tuple(one_group(group) for group in groups)
-
-
-@eqx.filter_jit
-def start(program: NodeProgram, groups: Groups, keys: RoundKeys, thetas: tuple) -> States:
+def start(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
     """States before the first round."""
+
+    def begin(theta, group: Group):
+        return program.start(theta, group.data, jr.wrap_key_data(group.node_key))
+
     return tuple(
-        over_blocks(program.start, theta, group.data, key.node)
-        for group, key, theta in zip(groups, keys, thetas, strict=True)
+        over_blocks(begin, theta, group) for group, theta in zip(groups, thetas, strict=True)
     )
 
 
@@ -88,7 +72,6 @@ def start(program: NodeProgram, groups: Groups, keys: RoundKeys, thetas: tuple) 
 def run_rounds(
     program: NodeProgram,
     groups: Groups,
-    keys: RoundKeys,
     states: States,
     first: jax.Array,
     n_rounds: jax.Array,
@@ -96,10 +79,12 @@ def run_rounds(
 ) -> tuple[States, tuple[Info, ...]]:
     """Run `n_rounds` (at most `capacity`) rounds; infos carry (capacity, blocks, nodes).
 
+    Each info shows the states its round began with.
+
     The number of rounds is data, not shape: a shorter last chunk or a repeated one is the same
     compiled program.
     """
-    one_round = lambda states, t: _round(program, groups, keys, states, t, program.step)
+    one_round = lambda states, t: _round(program, groups, states, t)
     infos = jax.eval_shape(one_round, states, first)[1]
     infos = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), infos)
 
@@ -113,15 +98,6 @@ def run_rounds(
 
 
 @eqx.filter_jit
-def observe(
-    program: NodeProgram, groups: Groups, keys: RoundKeys, states: States, t: jax.Array
-) -> tuple[Info, ...]:
-    """What round `t` would show of these states, without stepping."""
-    unmoved = lambda state, *rest: (state, program.observe(state, *rest))
-    return _round(program, groups, keys, states, t, unmoved)[1]
-
-
-@eqx.filter_jit
 def results(program: NodeProgram, groups: Groups, states: States) -> tuple[Mixture, ...]:
     """The nodes' mixtures."""
     return tuple(
@@ -130,8 +106,8 @@ def results(program: NodeProgram, groups: Groups, states: States) -> tuple[Mixtu
     )
 
 
-def _round(program, groups, keys, states, t, function):
-    """Exchange messages, then apply `function` (a step or an observation) to every block."""
+def _round(program: NodeProgram, groups: Groups, states: States, t: jax.Array):
+    """Exchange messages, then one step of every block."""
 
     def send(state, weight):
         out = program.outgoing(state, weight)
@@ -141,19 +117,16 @@ def _round(program, groups, keys, states, t, function):
     broadcast = _table([message for message, _ in sent], axes=2)
     per_slot = _table([message for _, message in sent], axes=3)
 
-    def receive(state, group: Group, key: Keys):
+    def receive(state, group: Group):
         inbox = Inbox(
             jax.tree.map(lambda table: table[group.sender], broadcast),
             jax.tree.map(lambda table: table[group.reverse], per_slot),
             group.weight,
         )
-        fresh = Keys(_fold_all(key.node, t), _fold_all(key.slot, t))
-        return function(state, inbox, group.data, fresh)
+        keys = Keys(_of_round(group.node_key, t), _of_round(group.slot_key, t))
+        return program.step(state, inbox, group.data, keys)
 
-    stepped = [
-        over_blocks(receive, state, group, key)
-        for state, group, key in zip(states, groups, keys, strict=True)
-    ]
+    stepped = [over_blocks(receive, s, group) for s, group in zip(states, groups, strict=True)]
     return tuple(state for state, _ in stepped), tuple(info for _, info in stepped)
 
 
@@ -184,8 +157,9 @@ def _table(messages: list, axes: int):
     return jax.tree.map(lambda *parts: jnp.concatenate([flat(p) for p in parts]), *messages)
 
 
-def _fold_all(keys, t):
-    fold = lambda key: jr.fold_in(key, t)
-    for _ in range(keys.ndim):
+def _of_round(key_data: jax.Array, t: jax.Array) -> jax.Array:
+    """Keys of round `t` from the bits that stand for seed and labels."""
+    fold = lambda bits: jr.fold_in(jr.wrap_key_data(bits), t)
+    for _ in range(key_data.ndim - 1):
         fold = jax.vmap(fold)
-    return fold(keys)
+    return fold(key_data)

@@ -107,7 +107,7 @@ class Certificate:
             right,
             float(squared_norms.min()),
             bool((decrease >= 0.5 * rates * squared_norms - rounding).all()),
-            left <= right + 2 * rounding / rates.sum(),
+            bool(left <= right + 2 * rounding / rates.sum()),
         )
 
 

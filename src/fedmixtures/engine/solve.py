@@ -15,6 +15,7 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.cache import compilation_cache
 from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status, Traffic
 from fedmixtures.engine.watch import Trace, Trouble
@@ -55,7 +56,7 @@ def solve(
     program: NodeProgram, data: NodeData, network: Network, theta: Mixture, options: Options
 ) -> Solution:
     """Run `program` on these nodes from the starting mixtures `theta` (stacked, NumPy)."""
-    with precision(options.dtype):
+    with precision(options.dtype), compilation_cache():
         run = _Run(program, data, network, theta, options)
         return run.descend() if program.adaptive else run.solve()
 
@@ -65,19 +66,20 @@ class _Run:
 
     def __init__(self, program, data, network, theta, options: Options):
         self.given, self.data, self.network, self.options = program, data, network, options
-        self.layout = build_layout(data, network, options.dtype, options.block_size)
+        self.layout = build_layout(
+            data, network, options.dtype, options.block_size, options.seed
+        )
         self.groups = self.layout.groups
-        self.keys = rounds.base_keys(self.groups, jnp.uint32(options.seed & 0xFFFFFFFF))
         self.program = self._compiled(program.with_rate(1.0) if program.adaptive else program)
         thetas = rounds.scatter(theta, self.layout, options.dtype)
-        self.initial = rounds.start(self.program, self.groups, self.keys, thetas)
+        self.initial = rounds.start(self.program, self.groups, thetas)
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         self.chunk = max(1, min(options.n_rounds, longest, options.report_every or longest))
         self.capacity = 1 << (self.chunk - 1).bit_length()
         self.fingerprint = fingerprint(
             program, data, network, options.seed, options.dtype, options.block_size
         )
-        self.trace = Trace(self.observe(self.initial, 0), program.pull_share, options.keep_nodes)
+        self.trace = Trace(program.pull_share, options.keep_nodes)
 
     def begin(self) -> tuple[Any, int]:
         """States and round to begin with: the start, or where a checkpoint left off."""
@@ -103,14 +105,15 @@ class _Run:
         try:
             while done < self.options.n_rounds:
                 n = min(self.chunk, self.options.n_rounds - done)
-                after, trouble = self.advance(self.program, states, done, n)
+                after, infos = self.run(self.program, states, done, n)
+                trouble = self.trace.extend(infos, self.given.rate)
                 if trouble is not None:
                     return self.diverged(trouble)
                 states, done = after, done + n
                 self.report(states, done, n)
         except KeyboardInterrupt:
-            return self.interrupted(states, done)
-        return self.solution(states, done, Status.COMPLETED)
+            return self.ended(states, done, Status.INTERRUPTED)
+        return self.ended(states, done, Status.COMPLETED)
 
     def descend(self) -> Solution:
         r"""Backtracking: accept a round only if it lowers the objective enough.
@@ -121,64 +124,76 @@ class _Run:
         """
         states, done = self.begin()
         rate = self.trace.next_rate(FIRST_RATE)
-        objective = self.trace.objective[-1]
         try:
             while done < self.options.n_rounds and rate > SMALLEST_RATE:
                 program = self._compiled(self.given.with_rate(rate))
                 after, infos = self.run(program, states, done, 1)
-                end = self.observe(after, done + 1)
-                moved = infos.moved.sum()
-                reached = end.fit.sum() + self.given.pull_share * end.pull.sum()
-                enough = moved / (2 * rate * self.given.n_local_steps)
-                if not objective - reached >= enough:
+                decrease = self.objective(infos) - self.objective(self.look(after, done + 1))
+                if not decrease >= infos.moved.sum() / (2 * rate * self.given.n_local_steps):
                     rate *= 0.5
                     continue
-                self.trace.extend(infos, end, rate)
-                states, done, objective = after, done + 1, reached
+                self.trace.extend(infos, rate)
+                states, done = after, done + 1
                 self.report(states, done, 1)
                 rate = self.trace.next_rate(FIRST_RATE)
         except KeyboardInterrupt:
-            return self.interrupted(states, done)
-        return self.solution(states, done, Status.COMPLETED)
+            return self.ended(states, done, Status.INTERRUPTED)
+        return self.ended(states, done, Status.COMPLETED)
 
-    def advance(self, program, states, done: int, n: int) -> tuple[Any, Trouble | None]:
-        """Run `n` rounds and record the states reached."""
-        after, infos = self.run(program, states, done, n)
-        end = self.observe(after, done + n)
-        return after, self.trace.extend(infos, end, self.given.rate)
+    def objective(self, infos: Info) -> float:
+        """The objective of the state a single round began with."""
+        return float(infos.fit.sum() + self.given.pull_share * infos.pull.sum())
 
     def run(self, program, states, done: int, n: int) -> tuple[Any, Info]:
-        """`n` rounds: the states after them, and what each of them began with."""
+        """`n` rounds: the states after them, and what each of them showed, (rounds, nodes)."""
         after, infos = rounds.run_rounds(
-            program, self.groups, self.keys, states, jnp.int32(done), jnp.int32(n), self.capacity
+            program, self.groups, states, jnp.int32(done), jnp.int32(n), self.capacity
         )
         # The record leads with rounds; gather wants (blocks, nodes) in front.
         in_front = jax.tree.map(lambda part: np.moveaxis(np.asarray(part)[:n], 0, -1), infos)
         per_node = rounds.gather(in_front, self.layout)
         return after, jax.tree.map(lambda part: np.ascontiguousarray(part.T), per_node)
 
-    def observe(self, states, done: int) -> Info:
-        """What can be seen of these states, per node."""
-        infos = rounds.observe(self.program, self.groups, self.keys, states, jnp.int32(done))
-        return rounds.gather(infos, self.layout)
+    def look(self, states, done: int) -> Info:
+        """What can be seen of these states: a round that is run and forgotten.
+
+        One round more in a whole run is cheaper than compiling a second program for it.
+        """
+        return self.run(self.program, states, done, 1)[1]
 
     def theta(self, states) -> Mixture:
         """The mixtures of all nodes in the order of their labels, float64 NumPy."""
         per_group = rounds.results(self.program, self.groups, states)
         return rounds.gather(per_group, self.layout).to_numpy()
 
+    def tell(self, first: int, last: int) -> None:
+        """The records of these rounds."""
+        if self.options.on_round is not None:
+            history = self.trace.history(last - 1)
+            for t in range(first, last):
+                self.options.on_round(history.record(t))
+
     def report(self, states, done: int, n: int) -> None:
         """Tell whoever listens."""
-        if self.options.on_round is not None:
-            history = self.trace.history(done)
-            for t in range(done - n + 1, done + 1):
-                self.options.on_round(history.record(t))
+        self.tell(done - n, done)
         if self.options.on_chunk is not None:
             self.options.on_chunk(done, self.theta(states))
         if self.options.on_checkpoint is not None:
             leaves = tuple(np.asarray(leaf) for leaf in jax.tree.leaves(states))
             arrays = self.trace.arrays()
             self.options.on_checkpoint(Checkpoint(done, self.fingerprint, leaves, arrays))
+
+    def ended(self, states, done: int, status: Status) -> Solution:
+        """Look at the last states too; they may be the first bad ones."""
+        trouble = self.trace.extend(self.look(states, done), self.given.rate)
+        if trouble is not None and not self.given.adaptive:
+            return self.diverged(trouble)
+        message = ""
+        if status is Status.INTERRUPTED:
+            message = f"interrupted; returning round {done} of {self.options.n_rounds}."
+            warnings.warn(message, FitWarning, stacklevel=2)
+        self.tell(done, done + 1)
+        return self.solution(states, done, status, message)
 
     def diverged(self, trouble: Trouble) -> Solution:
         """Go back to the last good round; rounds are repeatable, so it is simply run again."""
@@ -196,12 +211,6 @@ class _Run:
         )
         warnings.warn(message, FitWarning, stacklevel=2)
         return self.solution(states, good, Status.DIVERGED, message)
-
-    def interrupted(self, states, done: int) -> Solution:
-        """Keep the last finished round."""
-        message = f"interrupted; returning round {done} of {self.options.n_rounds}."
-        warnings.warn(message, FitWarning, stacklevel=2)
-        return self.solution(states, done, Status.INTERRUPTED, message)
 
     def solution(self, states, done: int, status: Status, message: str = "") -> Solution:
         """Put the result together."""

@@ -28,12 +28,11 @@ class Trace:
 
     _lists = ("_fit", "_pull", "_moved", "_rate", "_node_fit", "_node_pull")
 
-    def __init__(self, start: Info, pull_share: float, keep_nodes: bool):
+    def __init__(self, pull_share: float, keep_nodes: bool):
         self.pull_share, self.keep_nodes = pull_share, keep_nodes
-        self.start = start
+        self.start: Info | None = None
         self._fit, self._pull, self._moved, self._rate = [], [], [], []
         self._node_fit, self._node_pull = [], []
-        self._add(start.fit[None], start.pull[None])
 
     def __len__(self) -> int:
         return len(self._fit)
@@ -43,20 +42,19 @@ class Trace:
         """Objective of every state so far."""
         return np.array(self._fit) + np.array(self._pull)
 
-    def extend(self, began: Info, end: Info, rate: float | None) -> Trouble | None:
-        """Add rounds by the states they began with (rounds, nodes) and the state they ended in.
-
-        The last entry so far is the first of `began`; it is written again, so that the record does
-        not depend on where one call ended and the next began.
-        """
+    def extend(self, infos: Info, rate: float | None) -> Trouble | None:
+        """Add states (rounds, nodes) by what the rounds that began with them showed."""
         first = len(self)
-        for values in (self._fit, self._pull, self._node_fit, self._node_pull):
-            del values[-1:]
-        reached = jax.tree.map(lambda a, b: np.concatenate([a, b[None]]), began, end)
-        self._add(reached.fit, reached.pull)
-        self._moved += list(began.moved.sum(-1))
-        self._rate += [np.nan if rate is None else rate] * len(began.fit)
-        return self._first_bad(jax.tree.map(lambda part: part[1:], reached), first)
+        if self.start is None:
+            self.start = jax.tree.map(lambda part: part[0], infos)
+        self._fit += list(infos.fit.sum(-1))
+        self._pull += list(self.pull_share * infos.pull.sum(-1))
+        self._moved += list(infos.moved.sum(-1))
+        self._rate += [np.nan if rate is None else rate] * len(infos.fit)
+        if self.keep_nodes:
+            self._node_fit += list(infos.fit)
+            self._node_pull += list(infos.pull)
+        return self._first_bad(infos, first)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything recorded, for a checkpoint."""
@@ -66,18 +64,11 @@ class Trace:
     @classmethod
     def restored(cls, arrays: dict[str, np.ndarray], pull_share: float, keep_nodes: bool) -> Trace:
         """The trace a checkpoint holds."""
-        start = Info(*(arrays[f"start_{f.name}"] for f in fields(Info)))
-        trace = cls(start, pull_share, keep_nodes)
+        trace = cls(pull_share, keep_nodes)
+        trace.start = Info(*(arrays[f"start_{f.name}"] for f in fields(Info)))
         for name in cls._lists:
             setattr(trace, name, list(arrays[name]))
         return trace
-
-    def _add(self, fit: np.ndarray, pull: np.ndarray) -> None:
-        self._fit += list(fit.sum(-1))
-        self._pull += list(self.pull_share * pull.sum(-1))
-        if self.keep_nodes:
-            self._node_fit += list(fit)
-            self._node_pull += list(pull)
 
     def _first_bad(self, states: Info, first: int) -> Trouble | None:
         """The first state that is not finite, far above the start, or ran into the bound."""
@@ -104,7 +95,7 @@ class Trace:
 
     def best_before(self, bad: int) -> int:
         """The last good round: the lowest objective before the trouble."""
-        return int(np.argmin(self.objective[:bad]))
+        return int(np.argmin(self.objective[:bad])) if bad else 0
 
     def history(self, n_rounds: int) -> History:
         """The history of the first `n_rounds` rounds."""

@@ -85,10 +85,6 @@ class NodeProgram(eqx.Module):
     def step(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> tuple[Any, Info]:
         """One round: neighbours' messages in, the new state and what can be seen of it out."""
 
-    @abc.abstractmethod
-    def observe(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> Info:
-        """What `step` would show, without a step: for the state after the last round."""
-
     @property
     def pull_share(self) -> float:
         """Share of the sum of all pulls in the objective: a half where edges count from both ends."""

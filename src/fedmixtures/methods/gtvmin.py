@@ -106,12 +106,6 @@ class GTVMin(NodeProgram):
         theta, (fit, pull) = jax.lax.scan(local_step, state, length=self.n_local_steps)
         return theta, self._info(state, theta, fit[0], pull[0])
 
-    def observe(self, state: Mixture, inbox: Inbox, data: NodeRows, keys: Keys) -> Info:
-        """Value of the objective on this round's frozen neighbours."""
-        frozen = self.discrepancy.freeze_slots(state, inbox.broadcast, keys.slot)
-        fit, pull, _ = self._node_objective(state, frozen, inbox.weight, data)
-        return self._info(state, state, fit, pull)
-
     def result(self, state: Mixture, data: NodeRows) -> Mixture:
         """The mixtures are the state."""
         del data
