@@ -43,7 +43,7 @@ class Options:
     """Rounds between two looks at the run; None runs as many as fit in one call."""
     on_round: Callable[[dict[str, float]], Any] | None = None
     on_chunk: Callable[[int, Mixture], Any] | None = None
-    """Called with the round reached and the mixtures of all nodes, every `report_every` rounds."""
+    """Called with the round reached and all nodes' mixtures: the start, then every `report_every`."""
     on_checkpoint: Callable[[Checkpoint], Any] | None = None
     """Called with what it takes to go on, every `report_every` rounds."""
     resume: Checkpoint | None = None
@@ -85,6 +85,8 @@ class _Run:
         """States and round to begin with: the start, or where a checkpoint left off."""
         checkpoint = self.options.resume
         if checkpoint is None:
+            if self.options.on_chunk is not None:
+                self.options.on_chunk(0, self.theta(self.initial))
             return self.initial, 0
         if checkpoint.fingerprint != self.fingerprint:
             raise ValueError(

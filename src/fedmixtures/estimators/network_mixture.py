@@ -78,6 +78,9 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         The graph as it was used.
     """
 
+    _on_chunk: Callable[[int, Mixture], Any] | None = None
+    """For the command line, which sets it: sees the mixtures of all nodes as rounds go by."""
+
     def __init__(
         self,
         n_components: int | Mapping[Label, int] = 1,
@@ -153,6 +156,7 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
             dtype=self.dtype,
             report_every=self.report_every or (10 if self.on_round or self.checkpoint else None),
             on_round=self.on_round,
+            on_chunk=self._on_chunk,
             on_checkpoint=None
             if self.checkpoint is None
             else lambda checkpoint: write_checkpoint(self.checkpoint, checkpoint),
