@@ -43,7 +43,7 @@ class Options:
     """Rounds between two looks at the run; None runs as many as fit in one call."""
     on_round: Callable[[dict[str, float]], Any] | None = None
     on_chunk: Callable[[int, Mixture], Any] | None = None
-    """Called with the round reached and all nodes' mixtures: the start, then every `report_every`."""
+    """Called with the round reached and all mixtures: at the start, then every `report_every`."""
     on_checkpoint: Callable[[Checkpoint], Any] | None = None
     """Called with what it takes to go on, every `report_every` rounds."""
     resume: Checkpoint | None = None
