@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import equinox as eqx
@@ -84,13 +85,13 @@ def run_rounds(
     The number of rounds is data, not shape: a shorter last chunk or a repeated one is the same
     compiled program.
     """
-    one_round = lambda states, t: _round(program, groups, states, t)
-    infos = jax.eval_shape(one_round, states, first)[1]
-    infos = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), infos)
+    dtype = groups[0].weight.dtype
+    per_node = [jnp.zeros((capacity, *group.weight.shape[:2]), dtype) for group in groups]
+    infos = tuple(Info(*(blank,) * len(fields(Info))) for blank in per_node)
 
     def body(t, carry):
         states, infos = carry
-        states, info = one_round(states, first + t)
+        states, info = _round(program, groups, states, first + t)
         record = lambda all_, new: jax.lax.dynamic_update_index_in_dim(all_, new, t, 0)
         return states, jax.tree.map(record, infos, info)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData, label_hash
@@ -44,14 +45,14 @@ class KMeansStart:
         distinct = [distinct_rows(*data.of(i)) for i in range(data.n_nodes)]
         counts = {label: len(rows) for label, (rows, _) in zip(data.labels, distinct, strict=True)}
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
-        return Mixture.stack(
-            [
+        nodes = zip(data.labels, distinct, n_components, strict=True)
+        # Threads cost more than they bring on rows this few, much more on a busy machine.
+        with threadpool_limits(1, user_api="openmp"):
+            found = [
                 self._one_node(rows, weights, k, node_seed(seed, label), ridge)
-                for label, (rows, weights), k in zip(
-                    data.labels, distinct, n_components, strict=True
-                )
+                for label, (rows, weights), k in nodes
             ]
-        )
+        return Mixture.stack(found)
 
     def _one_node(self, rows, weights, k: int, seed: int, ridge: float) -> Mixture:
         if k == 1:
