@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
+    from fedmixtures.methods.local import Local as Local
+    from fedmixtures.methods.centralized import Centralized as Centralized
+    from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
     from fedmixtures.mixture.mixture import Mixture as Mixture
 
@@ -43,6 +46,9 @@ _HOMES = {
     "Network": "graph.network",
     "KMeansStart": "init.kmeans",
     "GTVMin": "methods.gtvmin",
+    "Local": "methods.local",
+    "Centralized": "methods.centralized",
+    "ShapePrior": "mixture.em",
     "FeasibleSet": "mixture.feasible",
     "Mixture": "mixture.mixture",
 }

@@ -119,3 +119,13 @@ def enough_rows(counts: Mapping[Any, int], n_components: Mapping[Any, int]) -> N
                 f"n_components={n_components[label]}. Lower n_components, or merge "
                 f"{plain(label)!r} with a neighbour."
             )
+
+
+def same_components(method: str, n_components: Collection[int]) -> None:
+    """Some methods join components across nodes one by one."""
+    if len(set(n_components)) > 1:
+        raise ValueError(
+            f"`n_components` differs between nodes (from {min(n_components)} to "
+            f"{max(n_components)}), but {method} needs the same number at all nodes. Give one "
+            "number, or use Local or GTVMin with MMD or KL."
+        )

@@ -85,13 +85,19 @@ def run_rounds(
     The number of rounds is data, not shape: a shorter last chunk or a repeated one is the same
     compiled program.
     """
+    one_round = lambda states, t: _round(program, groups, states, t)
+    return repeated(one_round, groups, states, first, n_rounds, capacity)
+
+
+def repeated(one_round, groups: Groups, states, first, n_rounds, capacity: int):
+    """Round after round in one compiled loop, with a record of what each of them showed."""
     dtype = groups[0].weight.dtype
     per_node = [jnp.zeros((capacity, *group.weight.shape[:2]), dtype) for group in groups]
     infos = tuple(Info(*(blank,) * len(fields(Info))) for blank in per_node)
 
     def body(t, carry):
         states, infos = carry
-        states, info = _round(program, groups, states, first + t)
+        states, info = one_round(states, first + t)
         record = lambda all_, new: jax.lax.dynamic_update_index_in_dim(all_, new, t, 0)
         return states, jax.tree.map(record, infos, info)
 
@@ -115,8 +121,8 @@ def _round(program: NodeProgram, groups: Groups, states: States, t: jax.Array):
         return jax.vmap(program.digest)(out.broadcast), out.per_slot
 
     sent = [over_blocks(send, s, g.weight) for s, g in zip(states, groups, strict=True)]
-    broadcast = _table([message for message, _ in sent], axes=2)
-    per_slot = _table([message for _, message in sent], axes=3)
+    broadcast = table([message for message, _ in sent], axes=2)
+    per_slot = table([message for _, message in sent], axes=3)
 
     def receive(state, group: Group):
         inbox = Inbox(
@@ -137,10 +143,12 @@ def message_bytes(program: NodeProgram, groups: Groups, states: States) -> int:
     first = lambda tree: jax.tree.map(lambda part: part[0], tree)
     out = jax.eval_shape(program.outgoing, first(state), first(group.weight))
     width, slots = group.weight.shape[1:]
-    size = lambda tree, share: sum(
-        leaf.size * leaf.dtype.itemsize // share for leaf in jax.tree.leaves(tree)
-    )
-    return size(out.broadcast, width) + size(out.per_slot, width * slots)
+    return tree_bytes(out.broadcast) // width + tree_bytes(out.per_slot) // (width * slots)
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all arrays of a message."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def over_blocks(function, *trees):
@@ -152,7 +160,7 @@ def over_blocks(function, *trees):
     return jax.lax.map(lambda args: function(*args), trees)
 
 
-def _table(messages: list, axes: int):
+def table(messages: list, axes: int):
     """Messages of all groups in one table, a line per place (or per slot)."""
     flat = lambda part: part.reshape(-1, *part.shape[axes:])
     return jax.tree.map(lambda *parts: jnp.concatenate([flat(p) for p in parts]), *messages)

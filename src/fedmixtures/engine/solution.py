@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -113,12 +113,23 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Traffic:
-    """How many bytes left each node, as counted by the engine."""
+    """How many bytes left each node, and to whom they went, as counted by the engine."""
 
     message_bytes: int
-    """Size of one message to one neighbour."""
+    """Size of one message to one recipient in a round."""
     sent: dict[Label, int]
-    """Bytes each node sent to its neighbours in the whole run."""
+    """Bytes each node sent in the whole run."""
+    recipients: str = "neighbours"
+    """Who received them: ``"neighbours"``, ``"hub"`` (it sees everything sent) or ``"nobody"``."""
+    n_rounds: int = 0
+    setup: dict[Label, int] = field(default_factory=dict)
+    """The part each node sent before the first round; empty if none."""
+    received: dict[Label, int] = field(default_factory=dict)
+    """Bytes the hub sent to each node in the whole run; empty where there is no hub."""
+
+    def per_round(self, label: Label) -> int:
+        """Bytes this node sent in each round."""
+        return (self.sent[label] - self.setup.get(label, 0)) // max(self.n_rounds, 1)
 
     @property
     def total(self) -> int:

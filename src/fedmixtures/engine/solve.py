@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,17 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import rounds
+from fedmixtures.engine import hub, rounds
 from fedmixtures.engine.blocks import build_layout
 from fedmixtures.engine.cache import compilation_cache
 from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
+from fedmixtures.engine.one_shot import fit_once
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status, Traffic
 from fedmixtures.engine.watch import Trace, Trouble
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Info, NodeProgram
+from fedmixtures.methods.base import HubProgram, Info
+from fedmixtures.methods.method import Meeting, Method, Prepared
+from fedmixtures.methods.one_shot import OneShot
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
 
@@ -53,9 +56,23 @@ class Options:
 
 
 def solve(
-    program: NodeProgram, data: NodeData, network: Network, theta: Mixture, options: Options
+    method: Method,
+    data: NodeData,
+    network: Network,
+    theta: Mixture | None,
+    options: Options,
+    n_components: Sequence[int] | None = None,
 ) -> Solution:
-    """Run `program` on these nodes from the starting mixtures `theta` (stacked, NumPy)."""
+    """Run `method` on these nodes from the starting mixtures `theta` (stacked, NumPy).
+
+    A method without rounds may do without a start, but must be told `n_components` of each node.
+    """
+    program = method.program()
+    if isinstance(program, OneShot):
+        with compilation_cache():
+            return fit_once(program, data, n_components or (), theta, options.seed)
+    if isinstance(program, HubProgram):  # who neighbours whom plays no part
+        network = Network(data.labels, [], [], [])
     with precision(options.dtype), compilation_cache():
         run = _Run(program, data, network, theta, options)
         return run.descend() if program.adaptive else run.solve()
@@ -71,15 +88,29 @@ class _Run:
         )
         self.groups = self.layout.groups
         self.program = self._compiled(program.with_rate(1.0) if program.adaptive else program)
-        thetas = rounds.scatter(theta, self.layout, options.dtype)
-        self.initial = rounds.start(self.program, self.groups, thetas)
+        self.carrier = hub if isinstance(program, HubProgram) else rounds
+        self.prepared = self._prepare(theta)
+        self.initial = self._start()
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         self.chunk = max(1, min(options.n_rounds, longest, options.report_every or longest))
         self.capacity = 1 << (self.chunk - 1).bit_length()
         self.fingerprint = fingerprint(
             program, data, network, options.seed, options.dtype, options.block_size
         )
-        self.trace = Trace(program.pull_share, options.keep_nodes)
+        self.trace = Trace(program.pull_share, options.keep_nodes, program.descends)
+
+    def _prepare(self, theta: Mixture) -> Prepared:
+        rows, degree = self.data.total_weights(), self.network.degree
+        meeting = Meeting(self.data.labels, rows, degree, self.options.seed)
+        return self.given.prepare(theta, meeting)
+
+    def _start(self) -> Any:
+        thetas = rounds.scatter(self.prepared.theta, self.layout, self.options.dtype)
+        if self.carrier is rounds:
+            return rounds.start(self.program, self.groups, thetas)
+        agreed = self.prepared.shared, self.prepared.hub_state
+        agreed = jax.tree.map(lambda part: jnp.asarray(part, self.options.dtype), agreed)
+        return hub.start(self.program, self.groups, thetas, *agreed)
 
     def begin(self) -> tuple[Any, int]:
         """States and round to begin with: the start, or where a checkpoint left off."""
@@ -94,11 +125,14 @@ class _Run:
                 "Resume with what that run began with, or start anew."
             )
         self.trace = Trace.restored(
-            checkpoint.trace, self.given.pull_share, self.options.keep_nodes
+            checkpoint.trace,
+            self.given.pull_share,
+            self.options.keep_nodes,
+            self.given.descends,
         )
         return checkpoint.restored(self.initial), checkpoint.round
 
-    def _compiled(self, program: NodeProgram) -> NodeProgram:
+    def _compiled(self, program: Method) -> Method:
         return rounds.dynamic(program, self.options.dtype)
 
     def solve(self) -> Solution:
@@ -148,7 +182,7 @@ class _Run:
 
     def run(self, program, states, done: int, n: int) -> tuple[Any, Info]:
         """`n` rounds: the states after them, and what each of them showed, (rounds, nodes)."""
-        after, infos = rounds.run_rounds(
+        after, infos = self.carrier.run_rounds(
             program, self.groups, states, jnp.int32(done), jnp.int32(n), self.capacity
         )
         # The record leads with rounds; gather wants (blocks, nodes) in front.
@@ -165,7 +199,7 @@ class _Run:
 
     def theta(self, states) -> Mixture:
         """The mixtures of all nodes in the order of their labels, float64 NumPy."""
-        per_group = rounds.results(self.program, self.groups, states)
+        per_group = self.carrier.results(self.program, self.groups, states)
         return rounds.gather(per_group, self.layout).to_numpy()
 
     def tell(self, first: int, last: int) -> None:
@@ -217,9 +251,6 @@ class _Run:
     def solution(self, states, done: int, status: Status, message: str = "") -> Solution:
         """Put the result together."""
         history = self.trace.history(done)
-        size = rounds.message_bytes(self.program, self.groups, states)
-        degree = self.network.degree.tolist()
-        sent = {label: done * size * d for label, d in zip(self.data.labels, degree, strict=True)}
         return Solution(
             self.data.labels,
             self.theta(states),
@@ -228,5 +259,20 @@ class _Run:
             done,
             message,
             Certificate.of(history) if self.given.certifiable else None,
-            Traffic(size, sent),
+            self.traffic(states, done),
         )
+
+    def traffic(self, states, done: int) -> Traffic:
+        """Bytes that left each node, before the rounds and in them, and what came back."""
+        labels, nodes = self.data.labels, np.ones(self.data.n_nodes, dtype=np.int64)
+        by_label = lambda values: dict(zip(labels, values.tolist(), strict=True))
+        number = np.dtype(self.options.dtype).itemsize
+        setup = nodes * self.prepared.sent * number
+        if self.carrier is rounds:
+            size = rounds.message_bytes(self.program, self.groups, states)
+            sent = setup + done * size * self.network.degree
+            return Traffic(size, by_label(sent), "neighbours", done, by_label(setup))
+        size, reply = hub.message_bytes(self.program, self.groups, states)
+        received = nodes * self.prepared.received * number + done * reply
+        sent = setup + done * size
+        return Traffic(size, by_label(sent), "hub", done, by_label(setup), by_label(received))

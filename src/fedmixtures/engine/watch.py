@@ -28,8 +28,9 @@ class Trace:
 
     _lists = ("_fit", "_pull", "_moved", "_rate", "_node_fit", "_node_pull")
 
-    def __init__(self, pull_share: float, keep_nodes: bool):
+    def __init__(self, pull_share: float, keep_nodes: bool, descends: bool = True):
         self.pull_share, self.keep_nodes = pull_share, keep_nodes
+        self.descends = descends
         self.start: Info | None = None
         self._fit, self._pull, self._moved, self._rate = [], [], [], []
         self._node_fit, self._node_pull = [], []
@@ -62,9 +63,9 @@ class Trace:
         return found | {name: np.array(getattr(self, name)) for name in self._lists}
 
     @classmethod
-    def restored(cls, arrays: dict[str, np.ndarray], pull_share: float, keep_nodes: bool) -> Trace:
-        """The trace a checkpoint holds."""
-        trace = cls(pull_share, keep_nodes)
+    def restored(cls, arrays: dict[str, np.ndarray], *settings) -> Trace:
+        """The trace a checkpoint holds; `settings` as for a new one."""
+        trace = cls(*settings)
         trace.start = Info(*(arrays[f"start_{f.name}"] for f in fields(Info)))
         for name in cls._lists:
             setattr(trace, name, list(arrays[name]))
@@ -81,7 +82,7 @@ class Trace:
             if not np.isfinite(local[r]).all():
                 node = int(np.flatnonzero(~np.isfinite(local[r]))[0])
                 return Trouble(first + r, node, "the objective is not finite")
-            if objective[first + r] > limit:
+            if self.descends and objective[first + r] > limit:
                 cause = f"the objective rose from {objective[0]:.4g} to {objective[first + r]:.4g}"
                 return Trouble(first + r, int(rise[r].argmax()), cause)
             if arrived[r].any():

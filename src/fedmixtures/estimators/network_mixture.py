@@ -139,8 +139,9 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         method = resolve.bounded(resolve.resolve_method(self.method), data, components)
         options = self._options(resume)
         network = resolve.resolve_graph(self.graph, data)
+        method.check(components, network)
         theta = resolve.starting_mixtures(self.init, data, components, options.seed, method)
-        solution = solve(method, data, network, theta, options)
+        solution = solve(method, data, network, theta, options, components)
         self._labelled = labels is not None
         self.network_ = network
         return self._keep(solution)

@@ -20,27 +20,31 @@ from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
-from fedmixtures.methods.base import NodeProgram
+from fedmixtures.methods.centralized import Centralized
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.local import Local
+from fedmixtures.methods.method import Method
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
-METHODS: dict[str, Callable[[], NodeProgram]] = {
+METHODS: dict[str, Callable[[], Method]] = {
+    "centralized": Centralized,
     "gtv-euclidean": lambda: GTVMin(Euclidean()),
     "gtv-kl": lambda: GTVMin(KL()),
     "gtv-mmd": lambda: GTVMin(MMD()),
+    "local": Local,
 }
 """What the strings of the `method` slot stand for."""
 
 STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
 
 
-def resolve_method(method: Any) -> NodeProgram:
+def resolve_method(method: Any) -> Method:
     """A method object, by itself or by name."""
     if isinstance(method, str):
         _checks.one_of("method", method, METHODS)
         return METHODS[method]()
-    if not isinstance(method, NodeProgram):
+    if not isinstance(method, Method):
         raise ValueError(
             f"`method` is {method!r}. Give one of {', '.join(METHODS)}, or an object such as "
             "GTVMin(MMD(), alpha=0.3)."
@@ -100,7 +104,7 @@ def resolve_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def bounded(method: NodeProgram, data: NodeData, n_components: list[int]) -> NodeProgram:
+def bounded(method: Method, data: NodeData, n_components: list[int]) -> Method:
     """The method with its feasible set, taken from the rows if none was given."""
     if not isinstance(method, GTVMin):
         return method
@@ -111,13 +115,18 @@ def bounded(method: NodeProgram, data: NodeData, n_components: list[int]) -> Nod
 
 
 def starting_mixtures(
-    init: Any, data: NodeData, n_components: list[int], seed: int, method: NodeProgram
-) -> Mixture:
-    """Where every node starts, stacked; a warning if the feasible set moves it."""
+    init: Any, data: NodeData, n_components: list[int], seed: int, method: Method
+) -> Mixture | None:
+    """Where every node starts, stacked; a warning if the feasible set moves it.
+
+    None for a method that makes its own starts, unless the user gave mixtures.
+    """
     feasible = getattr(method, "feasible", None)
     start = resolve_start(init)
     if isinstance(start, Mapping):
         theta = _given(start, data, n_components)
+    elif not method.needs_start:
+        return None
     else:
         floor = feasible.min_variance if feasible is not None else 1e-6
         theta = start.mixtures(data, n_components, seed, floor)

@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 
 from fedmixtures._types import NodeKeys, PerNode, PerSlot, Rows, RowWeights, SlotKeys
+from fedmixtures.methods.method import Method
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -66,8 +67,8 @@ class Info(eqx.Module):
     """One where a mean lies on the bound of the feasible set when the round began."""
 
 
-class NodeProgram(eqx.Module):
-    """A synchronous message-passing program: what the estimator's `method` slot takes."""
+class NodeProgram(Method):
+    """A synchronous message-passing program: nodes talk to their neighbours alone."""
 
     @abc.abstractmethod
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Any:
@@ -85,30 +86,36 @@ class NodeProgram(eqx.Module):
     def step(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> tuple[Any, Info]:
         """One round: neighbours' messages in, the new state and what can be seen of it out."""
 
-    @property
-    def pull_share(self) -> float:
-        """Share of the sum of all pulls in the objective: a half where edges count from both ends."""
-        return 1.0
+    @abc.abstractmethod
+    def result(self, state: Any, data: NodeRows) -> Mixture:
+        """The nodes' mixtures; nothing is sent."""
 
-    @property
-    def rate(self) -> float | None:
-        """Step size of a gradient method; None for others and where the engine finds it."""
-        return None
 
-    @property
-    def adaptive(self) -> bool:
-        """Whether the engine is to find a step size that lowers the objective."""
-        return False
+class HubProgram(Method):
+    """A synchronous program with a hub: every node sends to it, and all receive its reply.
 
-    @property
-    def certifiable(self) -> bool:
-        """Whether Proposition 1 speaks about this program."""
-        return False
+    The hub sees every node's messages in the clear, and `prepare` is its work too: it sees every
+    node's starting mixture where a method begins with one.
+    """
 
-    def remedy(self, weighted_degree: float) -> str:
-        """What to change if the run diverges at a node of this weighted degree."""
-        del weighted_degree
-        return "Look at the rows of that node."
+    @abc.abstractmethod
+    def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Any:
+        """State before the first round, from the own starting mixture and what the hub has sent."""
+
+    @abc.abstractmethod
+    def upload(self, state: Any, data: NodeRows) -> tuple[Any, Any]:
+        """What leaves each node (nodes, ...), and what it keeps of that work for its `step`."""
+
+    @abc.abstractmethod
+    def hub(self, messages: Any, rows: PerNode, hub_state: Any) -> tuple[Any, Any]:
+        """The reply to all nodes and the hub's new state, from the messages of all nodes.
+
+        `rows` counts each node's rows (known from the first contact); zero where there is no node.
+        """
+
+    @abc.abstractmethod
+    def step(self, state: Any, kept: Any, reply: Any, data: NodeRows) -> tuple[Any, Info]:
+        """The hub's reply in, the new state and what can be seen of the old one out."""
 
     @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
