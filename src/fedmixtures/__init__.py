@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from fedmixtures.estimators.persist import load as load
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
+    from fedmixtures.methods.centralized import Centralized as Centralized
+    from fedmixtures.methods.fedkmeans import FedKMeans as FedKMeans
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
     from fedmixtures.methods.local import Local as Local
-    from fedmixtures.methods.centralized import Centralized as Centralized
     from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
     from fedmixtures.mixture.mixture import Mixture as Mixture
@@ -48,6 +49,7 @@ _HOMES = {
     "GTVMin": "methods.gtvmin",
     "Local": "methods.local",
     "Centralized": "methods.centralized",
+    "FedKMeans": "methods.fedkmeans",
     "ShapePrior": "mixture.em",
     "FeasibleSet": "mixture.feasible",
     "Mixture": "mixture.mixture",

@@ -21,6 +21,7 @@ from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.centralized import Centralized
+from fedmixtures.methods.fedkmeans import FedKMeans
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.local import Local
 from fedmixtures.methods.method import Method
@@ -29,6 +30,7 @@ from fedmixtures.mixture.mixture import Mixture
 
 METHODS: dict[str, Callable[[], Method]] = {
     "centralized": Centralized,
+    "fedkmeans": FedKMeans,
     "gtv-euclidean": lambda: GTVMin(Euclidean()),
     "gtv-kl": lambda: GTVMin(KL()),
     "gtv-mmd": lambda: GTVMin(MMD()),
