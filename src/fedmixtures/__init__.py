@@ -21,6 +21,10 @@ if TYPE_CHECKING:
         NetworkGaussianMixture as NetworkGaussianMixture,
     )
     from fedmixtures.estimators.persist import load as load
+    from fedmixtures.graph.generate import complete as complete
+    from fedmixtures.graph.generate import erdos_renyi_ring as erdos_renyi_ring
+    from fedmixtures.graph.generate import nearest_neighbours as nearest_neighbours
+    from fedmixtures.graph.generate import stochastic_blocks as stochastic_blocks
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
     from fedmixtures.methods.centralized import Centralized as Centralized
@@ -45,6 +49,10 @@ _HOMES = {
     "NetworkGaussianMixture": "estimators.network_mixture",
     "load": "estimators.persist",
     "Network": "graph.network",
+    "complete": "graph.generate",
+    "erdos_renyi_ring": "graph.generate",
+    "nearest_neighbours": "graph.generate",
+    "stochastic_blocks": "graph.generate",
     "KMeansStart": "init.kmeans",
     "GTVMin": "methods.gtvmin",
     "Local": "methods.local",

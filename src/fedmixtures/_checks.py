@@ -9,10 +9,12 @@ import numpy as np
 
 
 def listed(labels: Iterable[Any], limit: int = 5) -> str:
-    """Name labels in a message: all of them, or the first few and a count."""
+    """Labels as they stand in a sentence: 'a', 'b' and 'c'; past `limit`, and so many more."""
     labels = list(labels)
-    text = ", ".join(repr(plain(label)) for label in labels[:limit])
-    return text if len(labels) <= limit else f"{text} and {len(labels) - limit} more"
+    names = [repr(plain(label)) for label in labels[:limit]]
+    if len(labels) > limit:
+        names.append(f"{len(labels) - limit} more")
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 def plain(label: Any) -> Any:
@@ -87,8 +89,9 @@ def rows(x: Any, n_features: int, name: str = "x") -> np.ndarray:
 
 def positive(name: str, value: Any, *, allow_zero: bool = False) -> None:
     """A finite number above zero (or at least zero)."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not np.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    number = number and not isinstance(value, bool) and np.isfinite(value)
+    if not number or value < 0 or (value == 0 and not allow_zero):
         wanted = "zero or a positive number" if allow_zero else "a positive number"
         raise ValueError(f"`{name}` is {value!r}. Give {wanted}.")
 

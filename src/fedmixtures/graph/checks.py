@@ -7,32 +7,21 @@ from typing import Any
 
 import numpy as np
 
-
-def plain_label(label: Any) -> Any:
-    """Python's own value of a numpy scalar, so that messages read 'h13', not np.str_('h13')."""
-    return label.item() if isinstance(label, np.str_ | np.number | np.bool_) else label
-
-
-def in_words(labels: Iterable[Hashable], limit: int = 5) -> str:
-    """Labels as they stand in a sentence: 'a', 'b' and 'c'; past `limit`, and so many more."""
-    names = [repr(label) for label in labels]
-    if len(names) > limit:
-        names = [*names[:limit], f"{len(names) - limit} more"]
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+from fedmixtures._checks import listed, plain
 
 
 def unique_labels(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
     """Labels as a tuple of plain Python values; an error names those that repeat."""
-    plain = tuple(plain_label(label) for label in labels)
+    own = tuple(plain(label) for label in labels)
     try:
-        if len(set(plain)) == len(plain):
-            return plain
+        if len(set(own)) == len(own):
+            return own
     except TypeError as error:
         raise ValueError(f"`labels` must be hashable ({error}). Use strings or integers.") from None
     seen: set[Hashable] = set()
-    repeated = [label for label in plain if label in seen or seen.add(label)]
+    repeated = [label for label in own if label in seen or seen.add(label)]
     raise ValueError(
-        f"`labels` names {in_words(dict.fromkeys(repeated))} more than once. "
+        f"`labels` names {listed(dict.fromkeys(repeated))} more than once. "
         "Give every node one label of its own."
     )
 
@@ -100,13 +89,13 @@ def check_same_nodes(with_data: tuple[Hashable, ...], in_graph: tuple[Hashable, 
     if missing := [label for label in with_data if label not in known]:
         hold, are, them, their = _verbs(missing)
         raise ValueError(
-            f"{in_words(missing)} {hold} data but {are} not in `graph`. "
+            f"{listed(missing)} {hold} data but {are} not in `graph`. "
             f"Add {them} (isolated nodes are fine) or drop {their} rows."
         )
     if idle := [label for label in in_graph if label not in holding]:
         hold, are, them, _ = _verbs(idle)
         raise ValueError(
-            f"{in_words(idle)} {are} in `graph` but {hold} no data. "
+            f"{listed(idle)} {are} in `graph` but {hold} no data. "
             f"Remove {them} from the graph or give {them} rows."
         )
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmixtures.graph.checks import in_words, plain_label, unique_labels
+from fedmixtures._checks import listed, plain
+from fedmixtures.graph.checks import unique_labels
 from fedmixtures.graph.generate import complete
 from fedmixtures.graph.network import Network
 
@@ -101,8 +102,8 @@ def from_edges(edges: Iterable[Any], labels: Iterable[Hashable] | None = None) -
         if a not in position or b not in position:
             unknown = [end for end in dict.fromkeys((a, b)) if end not in position]
             raise ValueError(
-                f"edge ({a!r}, {b!r}) names {in_words(unknown)}, not among the {len(position)} "
-                f"nodes ({in_words(nodes)}). Correct the label or remove the edge."
+                f"edge ({a!r}, {b!r}) names {listed(unknown)}, not among the {len(position)} "
+                f"nodes ({listed(nodes)}). Correct the label or remove the edge."
             )
     source = np.array([position[a] for a, _, _ in triples], dtype=np.int64)
     target = np.array([position[b] for _, b, _ in triples], dtype=np.int64)
@@ -126,7 +127,7 @@ def _edge(edge: Any) -> tuple[Any, Any, float]:
             raise TypeError
         a, b, weight = edge if len(edge) == 3 else (*edge, 1.0)
         hash((a, b))
-        return plain_label(a), plain_label(b), float(weight)
+        return plain(a), plain(b), float(weight)
     except (TypeError, ValueError):
         raise ValueError(
             f"`graph` holds the edge {edge!r}. Give each edge as (a, b) or (a, b, weight), "

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmixtures._checks import listed, plain
 from fedmixtures.graph.checks import (
     check_each_edge_once,
     check_edges,
     check_same_nodes,
     edge_arrays,
-    in_words,
-    plain_label,
     unique_labels,
 )
 
@@ -106,8 +105,8 @@ class Network:
             return self._position_of[label]
         except KeyError:
             raise ValueError(
-                f"`label` is {plain_label(label)!r}, which is not a node of this network. "
-                f"Its nodes are {in_words(self.labels)}."
+                f"`label` is {plain(label)!r}, which is not a node of this network. "
+                f"Its nodes are {listed(self.labels)}."
             ) from None
 
     def neighbours(self, label: Hashable) -> tuple[Hashable, ...]:
@@ -160,6 +159,28 @@ class Network:
             for a, b, w in zip(self.source, self.target, self.weight.tolist(), strict=True)
         )
         return graph
+
+    # The next ones import late: converters and generators are written in terms of this class.
+    @staticmethod
+    def from_networkx(graph: networkx.Graph) -> Network:
+        """The network of a networkx graph; the edge attribute `weight` is read."""
+        from fedmixtures.graph import convert
+
+        return convert.from_networkx(graph)
+
+    @staticmethod
+    def from_sparse(matrix: Any, labels: Iterable[Hashable] | None = None) -> Network:
+        """The network of a symmetric matrix of weights, sparse or dense."""
+        from fedmixtures.graph import convert
+
+        return convert.from_sparse(matrix, labels)
+
+    @staticmethod
+    def from_edges(edges: Iterable[Any], labels: Iterable[Hashable] | None = None) -> Network:
+        """The network of (a, b) or (a, b, weight) tuples of node labels."""
+        from fedmixtures.graph import convert
+
+        return convert.from_edges(edges, labels)
 
     @cached_property
     def _position_of(self) -> dict[Hashable, int]:
