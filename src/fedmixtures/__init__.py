@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
     from fedmixtures.methods.centralized import Centralized as Centralized
+    from fedmixtures.methods.fedem import FedEM as FedEM
     from fedmixtures.methods.fedkmeans import FedKMeans as FedKMeans
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
+    from fedmixtures.methods.ifca import IFCA as IFCA
     from fedmixtures.methods.local import Local as Local
     from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
@@ -58,6 +60,8 @@ _HOMES = {
     "Local": "methods.local",
     "Centralized": "methods.centralized",
     "FedKMeans": "methods.fedkmeans",
+    "FedEM": "methods.fedem",
+    "IFCA": "methods.ifca",
     "ShapePrior": "mixture.em",
     "FeasibleSet": "mixture.feasible",
     "Mixture": "mixture.mixture",

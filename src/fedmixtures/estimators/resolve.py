@@ -21,8 +21,10 @@ from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.centralized import Centralized
+from fedmixtures.methods.fedem import FedEM
 from fedmixtures.methods.fedkmeans import FedKMeans
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.ifca import IFCA
 from fedmixtures.methods.local import Local
 from fedmixtures.methods.method import Method
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -31,6 +33,8 @@ from fedmixtures.mixture.mixture import Mixture
 METHODS: dict[str, Callable[[], Method]] = {
     "centralized": Centralized,
     "fedkmeans": FedKMeans,
+    "fedem": FedEM,
+    "ifca": IFCA,
     "gtv-euclidean": lambda: GTVMin(Euclidean()),
     "gtv-kl": lambda: GTVMin(KL()),
     "gtv-mmd": lambda: GTVMin(MMD()),
