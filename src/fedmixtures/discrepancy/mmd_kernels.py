@@ -17,6 +17,7 @@ from fedmixtures.mixture.linear import (
     inverse_cholesky,
     inverse_cholesky_entries,
     lower_triangle,
+    on_gpu,
     sum_of,
     sum_together,
     symmetric,
@@ -38,8 +39,13 @@ def atom_sums(own: Mixture, atoms: Mixture, factors: Float[Array, "nodes s"], ba
     its factor times their mixture weight. The first two results are the sums of g over slot 0 and
     over all other slots.
     """
-    one = _unrolled if own.n_features <= UNROLLED else _by_factorisation
-    return one(own, atoms, factors, bandwidths)
+    if own.n_features > UNROLLED:
+        return _by_factorisation(own, atoms, factors, bandwidths)
+    if on_gpu():
+        from fedmixtures.discrepancy.mmd_gpu import atom_sums_gpu
+
+        return atom_sums_gpu(own, atoms, factors, bandwidths)
+    return _unrolled(own, atoms, factors, bandwidths)
 
 
 def _unrolled(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
@@ -67,7 +73,7 @@ def _unrolled(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
         summed = [[(cov[i][j] + atom_cov[i][j])[None] for j in range(i + 1)] for i in range(d)]
         for i in range(d):
             summed[i][i] = summed[i][i] + sigma * sigma
-        terms = _pair_terms(delta, summed, sigma, d)
+        terms = pair_terms(delta, summed, sigma, d)
         weighted = [weight * term for term in sum_together(terms, axis=0)]
         return [a + b for a, b in zip(total, weighted, strict=True)], None
 
@@ -84,7 +90,7 @@ def _unrolled(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
     )
 
 
-def _pair_terms(delta, summed, sigma, d: int) -> list[jax.Array]:
+def pair_terms(delta, summed, sigma, d: int) -> list[jax.Array]:
     r"""$g$, then $-g v_i$, then $\frac12 g (v_i v_j - (S^{-1})_{ij})$ for $j \le i$."""
     inverse, log_determinant = inverse_cholesky_entries(summed)
     white = [sum_of(inverse[i][j] * delta[j] for j in range(i + 1)) for i in range(d)]

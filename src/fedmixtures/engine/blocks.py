@@ -17,9 +17,12 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import NodeRows
+from fedmixtures.mixture.linear import on_gpu
 
-BLOCK_NODES = 256
-BLOCK_ROWS = 65536
+BLOCK_NODES, BLOCK_ROWS = 256, 65536
+"""Nodes and rows in a block on a CPU: what stays in its cache."""
+GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
+"""The same on a GPU, which wants all work at once."""
 GROUP_OVERHEAD = 50_000.0
 """Padded rows worth tolerating to save the compilation of one more shape."""
 SLOT_COST = 5.0
@@ -154,10 +157,11 @@ def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> lis
         shapes = np.array([[rounded_up(m), rounded_up(s)] for m, s in zip(counts, degree)])
         distinct, index = np.unique(shapes, axis=0, return_inverse=True)
         groups = [np.flatnonzero(index.reshape(-1) == g) for g in range(len(distinct))]
+    most_nodes, most_rows = (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)
     plans = []
     for nodes in groups:
         rows, slots = rounded_up(counts[nodes].max()), rounded_up(degree[nodes].max())
-        width = block_size or max(1, min(BLOCK_NODES, BLOCK_ROWS // rows))
+        width = block_size or max(1, min(most_nodes, most_rows // rows))
         if len(nodes) < width and block_size is None:
             width = min(width, rounded_up(len(nodes)))
         blocks = -(-len(nodes) // width)

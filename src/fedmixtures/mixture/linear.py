@@ -16,6 +16,11 @@ Triangle = list[list[jax.Array]]
 """Lower triangle of a symmetric or triangular matrix, an array (the batch) per entry."""
 
 
+def on_gpu() -> bool:
+    """Whether programs are about to run on an NVIDIA GPU: some kernels have a form of their own."""
+    return jax.default_backend() in ("gpu", "cuda")
+
+
 def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
     """The entries on and below the diagonal, each with the batch axes only.
 

@@ -18,6 +18,7 @@ from fedmixtures.mixture.linear import (
     inverse_cholesky,
     inverse_cholesky_entries,
     lower_triangle,
+    on_gpu,
     sum_of,
     sum_together,
     symmetric,
@@ -43,7 +44,9 @@ class Statistics(eqx.Module):
 
 def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """E-step of every node of a block on its own weighted rows."""
-    one_pass = _unrolled if theta.n_features <= UNROLLED else _by_matrix_products
+    one_pass = _by_matrix_products
+    if theta.n_features <= UNROLLED:
+        one_pass = _by_gpu_kernel if on_gpu() else _unrolled
     m = rows.shape[1]
     if m <= ROW_CHUNK:
         return one_pass(theta, rows, row_weights)
@@ -118,6 +121,28 @@ def _unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics
         sums[0],
         jnp.stack(sums[1 : 1 + d], axis=-1),
         symmetric([[products[i, j] for j in range(i + 1)] for i in range(d)]),
+    )
+
+
+def _by_gpu_kernel(
+    theta: Mixture, rows: Rows, row_weights: RowWeights, interpret: bool = False
+) -> Statistics:
+    """Few features on a GPU: one kernel, a thread per node."""
+    from fedmixtures.mixture.statistics_gpu import moments_gpu
+
+    d = theta.n_features
+    entries, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
+    constant = _constants(theta, log_determinant)
+    log_likelihood, sums = moments_gpu(
+        constant, theta.means, entries, rows, row_weights, interpret=interpret
+    )
+    parts = [sums[:, i].T for i in range(sums.shape[1])]
+    triangle = iter(parts[1 + d :])
+    return Statistics(
+        log_likelihood,
+        parts[0],
+        jnp.stack(parts[1 : 1 + d], axis=-1),
+        symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
     )
 
 
