@@ -13,7 +13,7 @@ from fedmixtures.mixture.precision import double
 NODES = 70  # more than a tile, and no multiple of it
 
 
-def mixtures(rng, *batch, k=3, d=2):
+def mixtures(rng, *batch, k=2, d=2):
     """A stack of random mixtures as JAX arrays."""
     root = rng.normal(size=(*batch, k, d, d))
     covariances = root @ np.swapaxes(root, -1, -2) + 0.3 * np.eye(d)
@@ -22,7 +22,7 @@ def mixtures(rng, *batch, k=3, d=2):
     return jax.tree.map(jnp.asarray, Mixture(*parts))
 
 
-@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("d", [2, 3])
 def test_mmd_sums_agree_with_the_cpu_kernel(d):
     rng = np.random.default_rng(d)
     factors = rng.normal(size=(NODES, 5))
@@ -37,7 +37,7 @@ def test_mmd_sums_agree_with_the_cpu_kernel(d):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("d", [2, 3])
 def test_statistics_agree_with_the_cpu_kernel(d):
     rng = np.random.default_rng(10 + d)
     weights = rng.uniform(size=(NODES, 9))
@@ -46,7 +46,7 @@ def test_statistics_agree_with_the_cpu_kernel(d):
     weights[3] = 0  # a place without a node
     with double():
         theta = mixtures(rng, NODES, d=d)
-        absent = theta.weights.at[5].set(jnp.array([0.0, 0.4, 0.6]))
+        absent = theta.weights.at[5].set(jnp.array([0.0, 1.0]))
         theta = Mixture(absent, theta.means, theta.covariances)
         args = (theta, jnp.asarray(rng.normal(size=(NODES, 9, d))), jnp.asarray(weights))
         wanted = jax.jit(statistics.statistics)(*args)

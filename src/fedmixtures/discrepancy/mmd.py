@@ -55,7 +55,7 @@ class MMD(AbstractDiscrepancy):
         r"""Closed form: in the gradient all mixtures are weighted atoms in one sum.
 
         $\sum_j w_j (\langle p,p\rangle - 2\langle p,p_j\rangle)$ differentiates to twice a sum over
-        atoms: own components weigh $\sum_j w_j\, \pi_c$, those of neighbour j weigh $-w_j \pi_{jc}$.
+        atoms: own components weigh $\sum_j w_j\, \pi_c$, those of neighbour j $-w_j \pi_{jc}$.
         """
         neighbours, constants = frozen
         total = weight.sum(-1)

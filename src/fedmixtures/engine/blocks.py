@@ -7,13 +7,14 @@ All lengths are rounded up to a coarse grid, so that one more node or row rarely
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures._types import Array
+from fedmixtures._types import Array, Label
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import NodeRows
@@ -99,6 +100,29 @@ def build_layout(
     return Layout(tuple(groups), position, place)
 
 
+def node_group(
+    label: Label,
+    rows: np.ndarray,
+    row_weights: np.ndarray,
+    neighbours: Mapping[Label, float],
+    dtype: str = "float64",
+    seed: int = 0,
+) -> tuple[Group, tuple[Label, ...]]:
+    """A node by itself as the group of one that it is with `block_size=1`, as a silo needs it.
+
+    `neighbours` gives the weight of each edge. Returned with it: the neighbour of every slot.
+    """
+    n, m = len(neighbours), len(rows)
+    labels = (*neighbours, label)  # the others hold no rows here
+    network = Network(labels, np.arange(n), np.full(n, n), list(neighbours.values()))
+    slots = _Slots.of(network, labels, seed)
+    data = NodeData(labels, rows, row_weights, np.array([0] * (n + 1) + [m]), np.arange(m))
+    plan = _Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
+    nowhere = np.zeros(n + 1, dtype=np.int64)
+    group = _fill(plan, 0, data, slots, nowhere, nowhere, dtype)
+    return group, tuple(labels[i] for i in slots.sender[slots.receiver == n])
+
+
 @dataclass(frozen=True)
 class _Plan:
     """Which nodes form a group, and its shape."""
@@ -154,7 +178,9 @@ def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> lis
     if block_size is None:
         groups = _merge(groups, counts, degree)
     else:  # exact shapes, as a node would have alone
-        shapes = np.array([[rounded_up(m), rounded_up(s)] for m, s in zip(counts, degree)])
+        shapes = np.array(
+            [[rounded_up(m), rounded_up(s)] for m, s in zip(counts, degree, strict=True)]
+        )
         distinct, index = np.unique(shapes, axis=0, return_inverse=True)
         groups = [np.flatnonzero(index.reshape(-1) == g) for g in range(len(distinct))]
     most_nodes, most_rows = (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)

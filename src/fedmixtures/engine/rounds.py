@@ -130,11 +130,16 @@ def _round(program: NodeProgram, groups: Groups, states: States, t: jax.Array):
             jax.tree.map(lambda table: table[group.reverse], per_slot),
             group.weight,
         )
-        keys = Keys(_of_round(group.node_key, t), _of_round(group.slot_key, t))
-        return program.step(state, inbox, group.data, keys)
+        return step(program, state, inbox, group, t)
 
     stepped = [over_blocks(receive, s, group) for s, group in zip(states, groups, strict=True)]
     return tuple(state for state, _ in stepped), tuple(info for _, info in stepped)
+
+
+def step(program: NodeProgram, state: Any, inbox: Inbox, group: Group, t: jax.Array):
+    """Round `t` of one block, with the keys of that round: simulation and silo alike."""
+    keys = Keys(_of_round(group.node_key, t), _of_round(group.slot_key, t))
+    return program.step(state, inbox, group.data, keys)
 
 
 def message_bytes(program: NodeProgram, groups: Groups, states: States) -> int:

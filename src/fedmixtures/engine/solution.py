@@ -74,7 +74,7 @@ class Certificate:
     With gradient mappings $G_t = (\Theta_t - \Theta_{t+1})/\eta_t$ of the once-counted objective,
     ``left`` is their squared norm averaged over rounds (weighted by the step, where it varied) and
     ``right`` is $2 (F_0 - F_T) / \sum_t \eta_t$. Since $F_T \ge F^*$, ``left <= right`` is stronger
-    than the proposition. ``smallest`` is the least squared norm: how near to stationary the run got.
+    than the proposition. ``smallest`` is the least squared norm: how near to stationary it got.
     """
 
     learning_rate: float

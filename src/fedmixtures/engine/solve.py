@@ -83,9 +83,7 @@ class _Run:
 
     def __init__(self, program, data, network, theta, options: Options):
         self.given, self.data, self.network, self.options = program, data, network, options
-        self.layout = build_layout(
-            data, network, options.dtype, options.block_size, options.seed
-        )
+        self.layout = build_layout(data, network, options.dtype, options.block_size, options.seed)
         self.groups = self.layout.groups
         self.program = self._compiled(program.with_rate(1.0) if program.adaptive else program)
         self.carrier = hub if isinstance(program, HubProgram) else rounds

@@ -1,0 +1,1 @@
+"""What a node knows: Gaussian mixtures, their densities, statistics and bounds."""
