@@ -1,0 +1,144 @@
+"""What the tests share: small random mixtures, discrepancies and their properties, small networks.
+
+A new discrepancy takes its place in `DISCREPANCIES`; every property test then runs over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.solve import Options, solve
+from fedmixtures.graph.convert import from_edges
+from fedmixtures.mixture.feasible import FeasibleSet
+
+DISCREPANCIES = (
+    Euclidean(),
+    Euclidean(block_weights=(3.0, 0.5, 2.0)),
+    KL(n_samples=7),
+    MMD(),
+    MMD(bandwidths=(0.7, 3.0)),
+)
+SAMPLE_FREE = tuple(D for D in DISCREPANCIES if not D.random)
+SYMMETRIC = tuple(D for D in DISCREPANCIES if D.symmetric)
+ANY_COUNTS = tuple(D for D in DISCREPANCIES if not D.needs_equal_components)
+
+WIDE = FeasibleSet(min_weight=1e-3, max_mean_norm=1e6, min_variance=1e-6, max_variance=1e6)
+"""A feasible set that small problems hardly touch."""
+
+
+def name_of(discrepancy) -> str:
+    """Name of a discrepancy in the list of tests, with its settings where they are not usual."""
+    same = discrepancy == type(discrepancy)()
+    values = ",".join(str(getattr(discrepancy, f.name)) for f in dataclasses.fields(discrepancy))
+    return type(discrepancy).__name__ + ("" if same else f"({values})")
+
+
+def mixture(
+    seed: int,
+    k: int = 3,
+    d: int = 2,
+    *,
+    condition: float = 10.0,
+    centre: float = 0.0,
+    spread: float = 2.0,
+    absent: int = 0,
+) -> Mixture:
+    """One random mixture; covariance eigenvalues from 1 down to 1 / `condition`."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.full(k, 5.0))
+    means = centre + spread * rng.standard_normal((k, d))
+    turns = np.linalg.qr(rng.standard_normal((k, d, d)))[0]
+    eigenvalues = condition ** -np.linspace(0, 1, d) if d > 1 else np.array([0.7])
+    scales = rng.uniform(0.5, 1.5, (k, 1)) * eigenvalues
+    covariances = np.einsum("kij,kj,klj->kil", turns, scales, turns)
+    covariances = 0.5 * (covariances + np.swapaxes(covariances, -1, -2))
+    made = Mixture(weights, means, covariances)
+    return made.padded(k + absent)
+
+
+def stack(seed: int, n: int, k: int = 3, d: int = 2, **options) -> Mixture:
+    """A stack of `n` random mixtures."""
+    return Mixture.stack([mixture(1000 * seed + i, k, d, **options) for i in range(n)])
+
+
+def flat(mixture: Mixture) -> np.ndarray:
+    """All parameters as one vector."""
+    return np.concatenate([np.ravel(part) for part in mixture.parts])
+
+
+def assert_close(actual: Mixture, expected: Mixture, tolerance: float) -> None:
+    """Equal to an absolute `tolerance`, part by part."""
+    for got, wanted in zip(actual.parts, expected.parts, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Rows, network and starting mixtures of a few nodes."""
+
+    X: np.ndarray
+    nodes: np.ndarray
+    edges: list
+    theta: Mixture
+    """Stacked in the order of sorted labels."""
+
+    @property
+    def data(self) -> NodeData:
+        return NodeData.from_rows(self.X, self.nodes)
+
+    @property
+    def labels(self) -> tuple:
+        return self.data.labels
+
+    @property
+    def network(self):
+        return from_edges(self.edges, self.labels)
+
+    @property
+    def start(self) -> dict:
+        """Node label to starting mixture."""
+        return {label: self.theta.at(i) for i, label in enumerate(self.labels)}
+
+    def neighbours(self) -> list[dict[int, float]]:
+        """For every node, position of each neighbour to weight of the edge."""
+        position = {label: i for i, label in enumerate(self.labels)}
+        found = [{} for _ in self.labels]
+        for a, b, *weight in self.edges:
+            i, j = position[a], position[b]
+            found[i][j] = found[j][i] = weight[0] if weight else 1.0
+        return found
+
+    def rows(self) -> list[np.ndarray]:
+        """Rows of every node, in the order of the labels."""
+        return [self.X[self.nodes == label] for label in self.labels]
+
+    def solve(self, program: GTVMin, **options):
+        """Run the program on this problem."""
+        return solve(program, self.data, self.network, self.theta, Options(**options))
+
+
+def problem(
+    seed: int = 0, rows=(17, 23, 9, 30, 12), k: int = 3, d: int = 2, *, edges=None, **options
+) -> Problem:
+    """A small problem: every node its own start, rows near it, a weighted ring with a chord.
+
+    The last node is isolated: the ring goes through the others.
+    """
+    n = len(rows)
+    labels = [f"n{i:03d}" for i in range(n)]
+    rng = np.random.default_rng(seed)
+    theta = stack(seed, n, k, d, **options)
+    X = np.concatenate(
+        [theta.at(i).sample(m, random_state=seed + i)[0] for i, m in enumerate(rows)]
+    )
+    X = X + 0.3 * rng.standard_normal(X.shape)
+    if edges is None:
+        ring = [(labels[i], labels[(i + 1) % (n - 1)], 0.5 + i / n) for i in range(n - 1)]
+        edges = ring[: 1 if n == 3 else None]
+        if n > 4:
+            edges = [*edges, (labels[0], labels[2], 2.0)]
+    return Problem(X, np.repeat(labels, rows), edges, theta)
