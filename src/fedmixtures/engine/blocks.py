@@ -267,7 +267,7 @@ def _fill(
     )
 
 
-def mixed(bits: np.ndarray) -> np.ndarray:
+def mixed(bits: np.ndarray | np.uint64) -> np.ndarray | np.uint64:
     """Scatter 64-bit numbers so that related ones become unrelated (splitmix64's finaliser)."""
     with np.errstate(over="ignore"):
         bits = bits + np.uint64(0x9E3779B97F4A7C15)
