@@ -1,0 +1,119 @@
+"""What is printed: what was understood, progress, tables."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedmixtures import _checks
+
+console = Console(highlight=False)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line."""
+    console.print(text, style=style, soft_wrap=True, markup=False)
+
+
+def understood(task: Any, settings: Any) -> None:
+    """Say what was understood, before anything long begins."""
+    table, network = task.table, task.network
+    labels, counts = np.unique(table.nodes, return_counts=True)
+    counts = counts.tolist()
+    least = counts.index(min(counts))
+    parts = [len(part) for part in network.components()]
+    held = int(task.held.sum())
+    k = task.components
+    if k is None:
+        components = "chosen per node by BIC"
+    elif isinstance(k, dict):
+        components = f"{min(k.values())} to {max(k.values())}, by node"
+    else:
+        components = str(k)
+    connected = (
+        "connected"
+        if len(parts) == 1
+        else f"{len(parts)} separate parts, the largest of {max(parts)}"
+    )
+    lines = {
+        "rows": f"{table.n_rows:,} ({held:,} held out to judge by)"
+        if held
+        else f"{table.n_rows:,}",
+        "nodes": f"{len(labels):,}; the smallest is {_checks.plain(labels[least])!r} with "
+        f"{counts[least]:,} row{'s' * (counts[least] != 1)}",
+        "features": _checks.listed(table.features, 6).replace("'", ""),
+        "edges": f"{network.n_edges:,}; {connected}",
+        "components": components,
+        "method": method_line(task.method, settings),
+    }
+    if settings.standardize:
+        lines["scale"] = (
+            "each feature divided by its standard deviation over all nodes together; between "
+            "silos that needs every node's count, sums and sums of squares"
+        )
+    for name, text in lines.items():
+        console.print(f"  [dim]{name:<11}[/dim]", end="")
+        console.print(text, soft_wrap=True, markup=False)
+
+
+def method_line(method: Any, settings: Any) -> str:
+    """Name and coupling of a method."""
+    alpha = getattr(method, "alpha", None)
+    if settings.alpha == "auto":
+        return f"{settings.method}, alpha chosen on every node's own held-out rows"
+    listens = "" if alpha is None else f", alpha {alpha:g} (how much nodes listen; 0 is not at all)"
+    return settings.method + listens
+
+
+class RoundsBar:
+    """Progress over rounds: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, total: int, done: int = 0):
+        self.total, self.objective, self.held_out = total, None, None
+        self.last = time.monotonic()
+        self.bar = Progress(
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("rounds", total=max(total, 1), completed=done, numbers="")
+
+    def __enter__(self) -> RoundsBar:
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self.bar.__exit__(*details)
+
+    def reached(self, number: int, objective: float | None, held_out: float | None) -> None:
+        """Show the round reached, its objective and the held-out log-likelihood."""
+        numbers = "" if objective is None else f"objective {objective:.4f}"
+        if held_out is not None and np.isfinite(held_out):
+            numbers += f"  held-out log-likelihood {held_out:.4f}"
+        self.bar.update(self.task, completed=number, numbers=numbers.strip())
+        late = time.monotonic() - self.last > 10
+        if not console.is_terminal and late:
+            self.last = time.monotonic()
+            say(f"round {number}/{self.total}  {numbers}")
+
+
+def short(value: float | None, digits: int = 3) -> str:
+    """A number for a table."""
+    return "–" if value is None or not np.isfinite(value) else f"{value:,.{digits}f}"
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

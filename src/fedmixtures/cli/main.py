@@ -1,0 +1,87 @@
+"""`fedmixtures`: the commands, loaded when they are called, and how errors are told."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+# Command to module and the line `--help` shows: the modules, and with them JAX and scikit-learn,
+# are imported only when the command runs. A command whose module is not there is not offered.
+COMMANDS = {
+    "demo": "Fit a small built-in network and open the report: the first thing to try.",
+    "fit": "Fit one mixture per node of your own table.",
+    "predict": "Assign new rows to components, with a fitted run.",
+    "report": "Write the report page of a run again.",
+    "compare": "Compare methods on the same splits and seeds.",
+    "export": "Take one node's mixture elsewhere: JSON, scikit-learn, ONNX.",
+    "methods": "List the methods there are.",
+    "experiment": "Repeat an experiment by name.",
+    "federate": "Run between silos.",
+}
+HELP = """One Gaussian mixture per node, coupled over a graph.
+
+Rows stay where they are; nodes exchange model parameters with their neighbours.
+
+Examples: `fedmixtures demo` shows it on built-in data.
+`fedmixtures fit data.csv --nodes hospital --graph edges.csv --k 5 --out run/` fits your own.
+`fedmixtures fit --help` explains every option."""
+
+
+def build_app() -> App:
+    """The command line with all commands there are."""
+    from cyclopts import App
+
+    from fedmixtures import __version__
+
+    app = App(name="fedmixtures", help=HELP, version=__version__, help_format="markdown")
+    for name, line in COMMANDS.items():
+        if importlib.util.find_spec(f"fedmixtures.cli.{name}") is not None:
+            app.command(f"fedmixtures.cli.{name}:{name}", name=name, help=line)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code (0 well, 2 wrong input, 130 interrupted)."""
+    try:
+        from cyclopts import CycloptsError
+    except ModuleNotFoundError:
+        print('The command line needs more packages: pip install "fedmixtures[cli,report]"')
+        return 2
+    try:
+        app = build_app()
+        app(
+            sys.argv[1:] if arguments is None else list(arguments),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_none",
+        )
+    except CycloptsError as error:
+        return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("jinja2", "pyarrow", "rich", "skl2onnx"):
+            raise
+        return _refuse(
+            f"the package {error.name!r} is missing. Install it with the others: "
+            'pip install "fedmixtures[cli,report]"'
+        )
+    except (ValueError, OSError) as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _refuse(message: str) -> int:
+    """One paragraph on what was wrong; nothing else."""
+    from rich.console import Console
+    from rich.text import Text
+
+    paragraph = " ".join(message.split())
+    Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), paragraph), soft_wrap=True)
+    return 2

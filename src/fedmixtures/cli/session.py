@@ -1,0 +1,212 @@
+"""A fit with someone watching: progress, snapshots, checkpoints, baselines, what was found."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.cli.console import RoundsBar, console
+from fedmixtures.cli.prepare import Task
+from fedmixtures.cli.settings import FitSettings
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.solution import FitWarning
+from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+from fedmixtures.io.checkpoint import read_checkpoint
+from fedmixtures.io.runs import CHECKPOINT, RunFolder
+from fedmixtures.methods.local import Local
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.report.content import Findings
+from fedmixtures.report.scores import Scores
+
+LOOKS = 20
+"""How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
+MANY_NODES = 200
+"""From this many nodes on, baselines are fitted all at once; same numbers up to rounding."""
+
+
+@dataclass
+class Watch:
+    """What is seen of a run as its rounds go by; written to the folder, if there is one."""
+
+    task: Task
+    folder: RunFolder | None
+    bar: RoundsBar
+    records: list[dict[str, Any]] = field(default_factory=list)
+    snapshots: dict[int, Mixture] = field(default_factory=dict)
+    held_out: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        rows, nodes = self.task.test
+        self.test = NodeData.from_rows(rows, nodes) if len(rows) else None
+        if self.test is not None:
+            position = {label: i for i, label in enumerate(self.task.labels)}
+            self.places = np.array([position[label] for label in self.test.labels])
+
+    def restore(self, reached: int) -> None:
+        """Take over what an interrupted run has seen up to this round."""
+        if self.folder is None:
+            return
+        self.records = [r for r in self.folder.read_history() if r["round"] < reached]
+        snapshots = self.folder.read_snapshots()
+        self.snapshots = {r: theta for r, theta in snapshots.items() if r <= reached}
+        if self.test is not None:
+            self.held_out = {r: self.mean_over_nodes(t) for r, t in self.snapshots.items()}
+
+    def on_round(self, record: dict[str, float]) -> None:
+        """Keep the record of a round."""
+        self.records.append(dict(record))
+
+    def on_chunk(self, reached: int, theta: Mixture) -> None:
+        """Look at the mixtures after some rounds."""
+        self.snapshots[reached] = theta
+        if self.test is not None:
+            self.held_out[reached] = self.mean_over_nodes(theta)
+        objective = self.records[-1]["objective"] if self.records else None
+        self.bar.reached(reached, objective, self.held_out.get(reached))
+        if self.folder is not None:
+            self.folder.write_history(self.history())
+            self.folder.write_snapshots(self.snapshots)
+
+    def mean_over_nodes(self, theta: Mixture) -> float:
+        """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
+        joint = log_joint_rows(theta.at(self.places), self.test)
+        values = np.logaddexp.reduce(joint, axis=1)[self.test.source_index]
+        means = np.add.reduceat(values, self.test.offsets[:-1]) / self.test.counts
+        return float(means.mean()) - self.task.scale.log_volume
+
+    def history(self) -> list[dict[str, Any]]:
+        """Records of all rounds, with the held-out log-likelihood where it was taken."""
+        seen = self.held_out
+        return [
+            record | ({"held_out": seen[record["round"]]} if record["round"] in seen else {})
+            for record in self.records
+        ]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted model, aligned and in the table's units, and what was seen on the way."""
+
+    model: NetworkGaussianMixture
+    theta_scaled: Mixture
+    """The same mixtures in the units of the fit."""
+    watch: Watch
+    warnings: tuple[str, ...]
+
+
+def fit_watched(
+    task: Task, settings: FitSettings, folder: RunFolder | None = None, resume: bool = False
+) -> Fitted:
+    """Fit with a progress bar; with a folder, checkpoints and history are written as it goes."""
+    checkpoint = None if folder is None else folder.file(CHECKPOINT)
+    going_on = resume and checkpoint is not None and checkpoint.is_file()
+    done = read_checkpoint(checkpoint).round if going_on else 0
+    with RoundsBar(settings.rounds, done) as bar, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        watch = Watch(task, folder, bar)
+        if going_on:
+            watch.restore(done)
+        model = NetworkGaussianMixture(
+            task.components,
+            graph=task.network,
+            method=task.method,
+            n_rounds=settings.rounds,
+            random_state=settings.seed,
+            on_round=watch.on_round,
+            report_every=max(1, round(settings.rounds / LOOKS)),
+            checkpoint=checkpoint,
+        )
+        model._on_chunk = watch.on_chunk
+        rows, nodes = task.train
+        model.fit(rows, nodes=nodes, resume=checkpoint if going_on else None)
+        model._on_chunk = model.on_round = model.checkpoint = None
+    watch.records = model.history_.records()
+    model.align_components()
+    scaled = model._theta
+    model._set_theta(task.scale.original(scaled))
+    told = tuple(dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning))
+    return Fitted(model, scaled, watch, told)
+
+
+def baseline_scores(
+    task: Task, settings: FitSettings, fitted: Fitted
+) -> tuple[Scores, tuple[str, ...]]:
+    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed."""
+    rows, nodes = task.table.rows[task.held], task.table.nodes[task.held]
+    if not len(rows) or not has_likelihood(task.method):
+        nothing = np.zeros(0)
+        return Scores.of(task.labels, nodes[:0], nothing, None, None), ()
+    own, notes = _baseline(task, settings, "local")
+    pooled = None
+    if settings.pooled and not isinstance(task.components, dict):
+        pooled, more = _baseline(task, settings, "centralized")
+        notes += more
+    network = fitted.model.score_samples(rows, nodes)
+    return Scores.of(task.labels, nodes, network, own, pooled), notes
+
+
+def has_likelihood(method: Any) -> bool:
+    """Whether the method's mixtures are densities that can be scored."""
+    return bool(getattr(method, "has_likelihood", True))
+
+
+def _baseline(task: Task, settings: FitSettings, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Log-density of the held-out rows under another method's mixtures."""
+    many = len(task.labels) >= MANY_NODES and name == "local"
+    words = {"local": "own data only", "centralized": "all rows pooled"}[name]
+    with (
+        console.status(f"for comparison: {words}"),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always", FitWarning)
+        model = NetworkGaussianMixture(
+            task.components,
+            method=Local(engine="jax") if many else name,
+            random_state=settings.seed,
+        )
+        rows, nodes = task.train
+        model.fit(rows, nodes=nodes)
+        values = model.score_samples(*task.test) - task.scale.log_volume
+    return values, tuple(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
+
+
+def findings(
+    task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, notes: tuple[str, ...]
+) -> Findings:
+    """All there is to report."""
+    model = fitted.model
+    scale = task.scale
+    return Findings(
+        theta=model._theta,
+        theta_scaled=fitted.theta_scaled,
+        network=model.network_,
+        data=NodeData.from_rows(task.table.rows, task.table.nodes),
+        features=task.table.features,
+        history=model.history_,
+        method=task.method,
+        scores=scores,
+        snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
+        held_out=fitted.watch.held_out,
+        certificate=model.certificate_,
+        traffic=model.traffic_,
+        settings=shown_settings(settings, model),
+        notes=notes,
+    )
+
+
+def shown_settings(settings: FitSettings, model: NetworkGaussianMixture) -> dict[str, Any]:
+    """Settings for the page: names of files, not where they lie."""
+    from pathlib import Path
+
+    config = settings.to_config()
+    config.pop("components", None)
+    config["data"] = ", ".join(Path(source).name for source in settings.data[:3])
+    if settings.graph:
+        config["graph"] = Path(settings.graph).name
+    if hasattr(model.method, "alpha"):
+        config["alpha"] = model.method.alpha
+    return config | {"status": model.status_}

@@ -1,0 +1,85 @@
+"""What a fit is asked to do: one record, from the command line or from a run's `config.toml`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Everything that decides the numbers of a run."""
+
+    data: tuple[str, ...] = ()
+    nodes: str | None = None
+    features: tuple[str, ...] | None = None
+    delimiter: str | None = None
+    graph: str | None = None
+    allow_isolated: bool = False
+    method: str = "gtv-mmd"
+    k: str = "3"
+    alpha: str | None = None
+    rounds: int = 40
+    standardize: bool = False
+    holdout: float = 0.2
+    pooled: bool = True
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the method, by name."""
+    components: Mapping[str, int] = field(default_factory=dict)
+    """Components of each node, where they were chosen one by one."""
+
+    def __post_init__(self):
+        if not 0 <= self.holdout < 1:
+            raise ValueError(
+                f"--holdout is {self.holdout:g}. Give the share of rows to hold out, from 0 to "
+                "less than 1."
+            )
+
+    def to_config(self) -> dict[str, Any]:
+        """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
+        config = asdict(self)
+        config["data"] = [str(Path(source).absolute()) for source in self.data]
+        if self.graph and Path(self.graph).is_file():
+            config["graph"] = str(Path(self.graph).absolute())
+        return {name: value for name, value in config.items() if value not in (None, {}, ())}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> FitSettings:
+        """Read settings back; what other sections of the file say is not for us."""
+        known = {f.name for f in fields(cls)}
+        given = {name: value for name, value in config.items() if name in known}
+        for name in ("data", "features"):
+            if name in given:
+                given[name] = tuple(given[name])
+        for name in ("k", "alpha"):
+            if name in given:
+                given[name] = str(given[name])
+        return cls(**given)
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Settings written as ``name=value``."""
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"--set is {text!r}. Write name=value, for example n_local_steps=1.")
+        try:
+            options[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            options[name.strip()] = value.strip()
+    return options
+
+
+def names(text: str | None) -> tuple[str, ...] | None:
+    """Names separated by commas."""
+    if text is None:
+        return None
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise ValueError("a list of names is empty. Write a,b,c.")
+    return found

@@ -1,0 +1,177 @@
+"""The folder a run leaves behind: settings, history, snapshots, model, assignments."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.io.arrays import read_arrays, write_arrays
+from fedmixtures.mixture.mixture import Mixture
+
+CONFIG = "config.toml"
+HISTORY = "history.jsonl"
+MODEL = "model.safetensors"
+ASSIGNMENTS = "assignments.parquet"
+REPORT = "report.html"
+CHECKPOINT = "checkpoint.safetensors"
+SNAPSHOTS = "snapshots.safetensors"
+CONTENT = "report.json"
+"""What the report page shows, so that it can be made again without the rows."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of a run and how its files are read and written."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: str | Path) -> RunFolder:
+        """A new folder; one that holds anything is refused."""
+        path = Path(path)
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            resumable = (path / CONFIG).is_file() and not (path / MODEL).is_file()
+            hint = f", or go on with what is there: --resume {path}" if resumable else ""
+            raise ValueError(
+                f"{str(path)!r} already exists and is left as it is. "
+                f"Choose another folder with --out{hint}."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(_unwritable(path, error)) from None
+        if not os.access(path, os.W_OK):
+            raise ValueError(_unwritable(path, "permission denied"))
+        return cls(path)
+
+    @classmethod
+    def existing(cls, path: str | Path) -> RunFolder:
+        """A folder that a run has written."""
+        path = Path(path)
+        if not path.is_dir():
+            raise ValueError(f"there is no run folder {str(path)!r}. `fedmixtures fit` makes one.")
+        if not (path / CONFIG).is_file():
+            raise ValueError(f"{str(path)!r} is no run folder: it holds no {CONFIG}.")
+        return cls(path)
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files."""
+        return self.path / name
+
+    def write_config(self, settings: Mapping[str, Any]) -> None:
+        """Write the effective settings as TOML."""
+        write_text(self.file(CONFIG), to_toml(settings))
+
+    def read_config(self) -> dict[str, Any]:
+        """Read the effective settings."""
+        try:
+            return tomllib.loads(self.file(CONFIG).read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{self.file(CONFIG)} is no valid TOML: {error}.") from None
+
+    def write_history(self, records: list[dict[str, Any]]) -> None:
+        """One JSON object per line and round."""
+        lines = (json.dumps(record) + "\n" for record in records)
+        write_text(self.file(HISTORY), "".join(lines))
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """Records of all rounds so far."""
+        path = self.file(HISTORY)
+        if not path.is_file():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def write_snapshots(self, snapshots: Mapping[int, Mixture]) -> None:
+        """Mixtures of all nodes (stacked) after some rounds."""
+        arrays = {}
+        for number, theta in snapshots.items():
+            for name, part in zip(("weights", "means", "covariances"), theta.parts, strict=True):
+                arrays[f"{number:06d}.{name}"] = part
+        write_arrays(self.file(SNAPSHOTS), arrays, {"kind": "snapshots"})
+
+    def read_snapshots(self) -> dict[int, Mixture]:
+        """Mixtures by round; none if the run died before the first."""
+        if not self.file(SNAPSHOTS).is_file():
+            return {}
+        arrays, _ = read_arrays(self.file(SNAPSHOTS), "snapshots")
+        numbers = sorted({int(name.split(".")[0]) for name in arrays})
+        parts = ("weights", "means", "covariances")
+        return {n: Mixture(*(arrays[f"{n:06d}.{part}"] for part in parts)) for n in numbers}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that is either the old one or the whole new one."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_assignments(
+    path: Path, columns: Mapping[str, Any], probabilities: np.ndarray, overwrite: bool = True
+) -> None:
+    """Rows with their component and the probability of each, as Parquet or CSV by the ending."""
+    import pyarrow as pa
+
+    if path.exists() and not overwrite:
+        raise ValueError(
+            f"{str(path)!r} already exists and is left as it is. Choose another --out."
+        )
+    arrays = {name: pa.array(column) for name, column in columns.items()}
+    for c in range(probabilities.shape[1]):
+        arrays[f"p{c}"] = pa.array(probabilities[:, c])
+    table = pa.table(arrays)
+    try:
+        if path.suffix.lower() == ".csv":
+            from pyarrow import csv
+
+            csv.write_csv(table, path)
+        else:
+            from pyarrow import parquet
+
+            parquet.write_table(table, path)
+    except OSError as error:
+        raise ValueError(_unwritable(path, error)) from None
+
+
+def to_toml(settings: Mapping[str, Any]) -> str:
+    """Plain settings as TOML: values first, then one table per mapping; None is left out."""
+    values = {k: v for k, v in settings.items() if v is not None and not isinstance(v, Mapping)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in values.items()]
+    for name, table in settings.items():
+        if isinstance(table, Mapping):
+            inner = [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None]
+            lines += ["", f"[{_key(name)}]", *inner]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)  # TOML's basic strings are JSON's
+
+
+def _key(key: Any) -> str:
+    text = str(key)
+    bare = text.isascii() and text.replace("_", "").replace("-", "").isalnum()
+    return text if bare else json.dumps(text, ensure_ascii=False)
+
+
+def _unwritable(path: Path, error: Any) -> str:
+    reason = getattr(error, "strerror", None) or error
+    return f"{str(path)!r} cannot be written ({reason}). Choose another folder with --out."

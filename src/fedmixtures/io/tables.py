@@ -1,0 +1,238 @@
+"""Tables of rows from files: CSV, Parquet, Feather, NPZ; one table, or one file per node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures.io.columns import numeric_column, plain_labels
+from fedmixtures.io.tables_frames import KINDS, check_delimiter, read_frame
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of all nodes as numbers, with what is needed to name any of them in a message."""
+
+    rows: np.ndarray
+    nodes: np.ndarray
+    """Label of the node that holds each row."""
+    features: tuple[str, ...]
+    files: tuple[str, ...]
+    origin: np.ndarray
+    """Position in `files` of the file each row came from."""
+    row_in_file: np.ndarray
+    """Number of each row in its file, counted from 0 without the header."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def where(self, row: int) -> str:
+        """Name a row in a message."""
+        name = Path(self.files[self.origin[row]]).name
+        node = _checks.plain(self.nodes[row])
+        return f"row {self.row_in_file[row]} of {name} (node {node!r})"
+
+
+def read_table(
+    sources: Sequence[str],
+    nodes: str | None = None,
+    features: Sequence[str] | None = None,
+    delimiter: str | None = None,
+) -> Table:
+    """Read all rows.
+
+    Parameters
+    ----------
+    sources
+        Files, folders or patterns. With `nodes`, all files are parts of one table; without, every
+        file is one node, named like the file without its ending.
+    nodes
+        The column that names the node of each row.
+    features
+        Columns to use; by default all but the node column. All must be numeric.
+    delimiter
+        Between the cells of a CSV; a comma, or a tab for ``.tsv``.
+    """
+    files = find_files(sources)
+    parts = [_read_file(file, nodes, features, delimiter) for file in files]
+    names = parts[0].features
+    for file, part in zip(files, parts, strict=True):
+        if part.features != names:
+            raise ValueError(
+                f"{file.name} has the columns {_checks.listed(part.features, 8)} but "
+                f"{files[0].name} has {_checks.listed(names, 8)}. Give files with the same "
+                "columns in the same order, or choose columns with --features."
+            )
+    if nodes is None:
+        labels = plain_labels([file.stem for file in files])
+        _check_distinct(files)
+        held = np.repeat(labels, [len(part.rows) for part in parts])
+    else:
+        held = plain_labels(np.concatenate([part.nodes for part in parts]))
+    lengths = [len(part.rows) for part in parts]
+    table = Table(
+        np.concatenate([part.rows for part in parts]),
+        held,
+        names,
+        tuple(str(file) for file in files),
+        np.repeat(np.arange(len(files)), lengths),
+        np.concatenate([np.arange(n) for n in lengths]),
+    )
+    check_table(table)
+    return table
+
+
+def check_table(table: Table) -> None:
+    """No rows missing, no NaN or infinity, no column without information."""
+    if not table.n_rows:
+        raise ValueError(f"{Path(table.files[0]).name} has no rows. Give a table with rows.")
+    bad = ~np.isfinite(table.rows)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        value = "NaN" if np.isnan(table.rows[row, column]) else "infinity"
+        raise ValueError(
+            f"column {table.features[column]!r} holds {value} at {table.where(row)}; there are "
+            f"{int(bad.sum())} such values in all. Drop or fill these rows first."
+        )
+    constant = np.flatnonzero((table.rows == table.rows[:1]).all(0))
+    if len(constant) and table.n_rows > 1:
+        name = table.features[constant[0]]
+        others = [f for i, f in enumerate(table.features) if i not in constant]
+        raise ValueError(
+            f"column {name!r} is {table.rows[0, constant[0]]:g} in every row, so it cannot tell "
+            f"rows apart. Leave it out: --features {','.join(others) or '...'}"
+        )
+
+
+def find_files(sources: Sequence[str]) -> list[Path]:
+    """Files that names, folders and patterns stand for, in sorted order."""
+    found: list[Path] = []
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in KINDS)
+            if not inside:
+                raise ValueError(
+                    f"the folder {source!r} holds no table. Known endings: {', '.join(KINDS)}."
+                )
+            found += inside
+        elif any(sign in source for sign in "*?["):
+            matching = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+            if not matching:
+                raise ValueError(f"no file matches {source!r}. Check the pattern.")
+            found += matching
+        elif not path.is_file():
+            raise ValueError(f"there is no file {source!r}.{_similar(path)}")
+        else:
+            found.append(path)
+    if not found:
+        raise ValueError("no data given. Name a file, a folder or a pattern.")
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    rows: np.ndarray
+    nodes: Any
+    features: tuple[str, ...]
+
+
+def _read_file(path: Path, nodes: str | None, features: Any, delimiter: str | None) -> _Part:
+    kind = KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise ValueError(f"{path.name} has an unknown ending. Known ones: {', '.join(KINDS)}.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path.name} is empty. Give a table with a header line and rows.")
+    if kind == "npz":
+        return _read_npz(path, nodes, features)
+    frame = read_frame(path, delimiter)
+    check_delimiter(path, frame.column_names, delimiter)
+    if nodes is not None and nodes not in frame.column_names:
+        raise ValueError(
+            f"{path.name} has no column {nodes!r} to take the node from. Its columns are "
+            f"{_checks.listed(frame.column_names, 12)}."
+        )
+    names = _chosen(path, [c for c in frame.column_names if c != nodes], features, nodes)
+    rows = np.empty((frame.num_rows, len(names)))
+    for i, name in enumerate(names):
+        rows[:, i] = numeric_column(frame.column(name), name, path.name)
+    held = None if nodes is None else _node_column(frame.column(nodes), nodes, path)
+    return _Part(rows, held, names)
+
+
+def _read_npz(path: Path, nodes: str | None, features: Any) -> _Part:
+    """Arrays ``X`` and, for a table of many nodes, labels under the name of the node column."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:
+        raise ValueError(f"{path.name} could not be read as NPZ: {error}.") from None
+    if "X" not in arrays or arrays["X"].ndim != 2:
+        raise ValueError(
+            f"{path.name} needs an array 'X' of shape (rows, features); it holds "
+            f"{_checks.listed(f'{n} {a.shape}' for n, a in arrays.items())}."
+        )
+    X = arrays["X"]
+    if not np.issubdtype(X.dtype, np.number):
+        raise ValueError(f"'X' of {path.name} holds {X.dtype} values. Features must be numbers.")
+    if nodes is not None and nodes not in arrays:
+        raise ValueError(
+            f"{path.name} has no array {nodes!r} to take the node from. Its arrays are "
+            f"{_checks.listed(arrays, 12)}."
+        )
+    all_names = [str(n) for n in arrays.get("feature_names", [f"x{i}" for i in range(X.shape[1])])]
+    names = _chosen(path, all_names, features, nodes)
+    held = None if nodes is None else arrays[nodes]
+    if held is not None and held.shape != X.shape[:1]:
+        raise ValueError(f"{nodes!r} of {path.name} has shape {held.shape}, X has {len(X)} rows.")
+    return _Part(X[:, [all_names.index(n) for n in names]].astype(float), held, names)
+
+
+def _chosen(path: Path, columns: list[str], features: Any, nodes: str | None) -> tuple[str, ...]:
+    if features is None:
+        if not columns:
+            raise ValueError(f"{path.name} has no feature column beside {nodes!r}.")
+        return tuple(columns)
+    missing = [name for name in features if name not in columns]
+    if missing:
+        raise ValueError(
+            f"--features names {_checks.listed(missing)}, which {path.name} does not have. "
+            f"Its columns are {_checks.listed(columns, 12)}."
+        )
+    return tuple(features)
+
+
+def _node_column(column: Any, name: str, path: Path) -> np.ndarray:
+    if column.null_count:
+        row = column.combine_chunks().is_null().index(True).as_py()
+        raise ValueError(
+            f"column {name!r} of {path.name} names no node at row {row}; {column.null_count} rows "
+            "have none. Give every row a node or drop it."
+        )
+    return np.asarray(column.to_pylist() if column.type == "string" else column.to_numpy())
+
+
+def _check_distinct(files: Sequence[Path]) -> None:
+    stems = [file.stem for file in files]
+    again = [stem for stem in dict.fromkeys(stems) if stems.count(stem) > 1]
+    if again:
+        raise ValueError(
+            f"several files are named {_checks.listed(again)}, so their nodes would share a name. "
+            "Rename them, or give one table and --nodes COLUMN."
+        )
+
+
+def _similar(path: Path) -> str:
+    import difflib
+
+    if not path.parent.is_dir():
+        return f" There is no folder {str(path.parent)!r} either."
+    close = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1)
+    return f" Did you mean {str(path.parent / close[0])!r}?" if close else " Check the name."

@@ -1,0 +1,250 @@
+"""Everything the page shows, as one plain dictionary: aggregates, and rows only if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import __version__
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.engine.solution import Certificate, History
+from fedmixtures.graph.network import Network
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.report import edges, layout, planes
+from fedmixtures.report.matching import matched_to_last
+from fedmixtures.report.scores import Scores
+
+MOST_EDGES = 6000
+"""Lines in the picture of the network."""
+PACKED_NUMBERS = 1_200_000
+"""Numbers for moving ellipses in one page, about 3 MB."""
+DENSITY_CELLS = 1_200_000
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a run found, in memory."""
+
+    theta: Mixture
+    """Final mixtures, stacked in the order of `data.labels`, components aligned."""
+    theta_scaled: Mixture
+    """The same in the units of the fit, where discrepancies are taken."""
+    network: Network
+    data: NodeData
+    features: tuple[str, ...]
+    history: History
+    method: Any
+    scores: Scores
+    snapshots: Mapping[int, Mixture] = field(default_factory=dict)
+    held_out: Mapping[int, float] = field(default_factory=dict)
+    """Mean held-out log-likelihood by round."""
+    certificate: Certificate | None = None
+    traffic: Any = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]:
+    """The page's content; `include_rows` adds every row's place, for who may see them."""
+    program = found.method.program() if hasattr(found.method, "program") else found.method
+    discrepancy = getattr(program, "discrepancy", None) or MMD()
+    distance = edges.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
+    groups, bound = edges.groups_by_gap(distance, found.network)
+    closeness = _closeness(distance)
+    rounds, thetas = _slider(found)
+    return {
+        "version": __version__,
+        "settings": dict(found.settings),
+        "notes": list(found.notes),
+        "shape": {
+            "rows": len(found.data.rows),
+            "nodes": found.data.n_nodes,
+            "edges": found.network.n_edges,
+            "components": found.theta.n_components,
+            "features": list(found.features),
+        },
+        "nodes": _nodes(found, groups, layout.positions(found.network, closeness)),
+        "edges": _edges(found.network, distance, closeness, bound, type(discrepancy).__name__),
+        "scores": _summary(found.scores),
+        "history": _history(found),
+        "certificate": _certificate(found.certificate),
+        "components": _components(found),
+        "traffic": _traffic(found),
+        "rounds": rounds,
+        "views": _views(found, thetas, include_rows),
+    }
+
+
+def _nodes(found: Findings, groups: np.ndarray, places: np.ndarray) -> dict[str, list]:
+    scores, traffic = found.scores, found.traffic
+    sent = [0] * found.data.n_nodes
+    if traffic is not None:
+        sent = [int(traffic.sent.get(label, 0)) for label in found.data.labels]
+    return {
+        "label": [str(label) for label in found.data.labels],
+        "rows": found.data.counts.tolist(),
+        "held": scores.held.tolist(),
+        "local": _numbers(scores.local),
+        "network": _numbers(scores.network),
+        "pooled": _numbers(scores.pooled),
+        "gain": _numbers(scores.gain),
+        "error": _numbers(scores.error),
+        "verdict": scores.verdict.tolist(),
+        "group": groups.tolist(),
+        "degree": found.network.degree.tolist(),
+        "sent": sent,
+        "x": np.round(places[:, 0], 4).tolist(),
+        "y": np.round(places[:, 1], 4).tolist(),
+    }
+
+
+def _edges(network: Network, distance, closeness, bound, name: str) -> dict[str, Any]:
+    """All edges, or the most alike of them where there are too many to draw."""
+    shown = np.sort(np.argsort(distance, kind="stable")[:MOST_EDGES])
+    return {
+        "source": network.source[shown].tolist(),
+        "target": network.target[shown].tolist(),
+        "weight": _numbers(network.weight[shown]),
+        "discrepancy": _numbers(distance[shown]),
+        "closeness": np.round(closeness[shown], 3).tolist(),
+        "total": network.n_edges,
+        "name": name,
+        "bound": bound,
+    }
+
+
+def _closeness(distance: np.ndarray) -> np.ndarray:
+    """From 1 for the most alike edge to 0.05 for the least, by the logarithm of D."""
+    if not len(distance):
+        return distance
+    logs = np.log(np.maximum(distance, max(distance.max(), 1e-300) * 1e-6))
+    span = logs.max() - logs.min()
+    return 1 - 0.95 * (logs - logs.min()) / span if span > 0 else np.ones(len(distance))
+
+
+def _summary(scores: Scores) -> dict[str, Any]:
+    gain = scores.median_gain()
+    return {
+        "known": scores.known,
+        "medians": {name: _numbers(interval) for name, interval in scores.medians().items()},
+        "gain": _numbers(gain),
+        "compared": int(np.isfinite(scores.gain).sum()),
+        "helped": int((scores.verdict > 0).sum()),
+        "lost": int((scores.verdict < 0).sum()),
+    }
+
+
+def _history(found: Findings) -> dict[str, list]:
+    history = found.history
+    held = found.held_out
+    return {
+        "round": list(range(len(history))),
+        "objective": _numbers(history.objective),
+        "fit": _numbers(history.fit),
+        "pull": _numbers(history.pull),
+        "held_round": list(held),
+        "held": _numbers(list(held.values())),
+    }
+
+
+def _certificate(certificate: Certificate | None) -> dict[str, Any] | None:
+    if certificate is None:
+        return None
+    return {
+        "left": certificate.left,
+        "right": certificate.right,
+        "smallest": certificate.smallest,
+        "held": bool(certificate.held),
+        "every_step_decreased": bool(certificate.every_step_decreased),
+        "learning_rate": certificate.learning_rate,
+        "norms": _numbers(certificate.squared_norms),
+    }
+
+
+def _components(found: Findings) -> list[dict[str, Any]]:
+    """Each aligned component over all nodes: size, range of weights, place, spread of places."""
+    rows = found.data.counts
+    table = []
+    for c in range(found.theta.n_components):
+        weight = found.theta.weights[:, c]
+        size = float((weight * rows).sum())
+        present = weight > 0
+        share = weight * rows / max(size, 1e-300)
+        means = found.theta.means[:, c]
+        centre = share @ means
+        spread = np.sqrt(share @ np.square(means - centre))
+        table.append(
+            {
+                "rows": size,
+                "share": size / rows.sum(),
+                "low": float(weight[present].min(initial=1.0)),
+                "high": float(weight[present].max(initial=0.0)),
+                "nodes": int((weight > 0.01).sum()),
+                "mean": _numbers(centre),
+                "spread": _numbers(spread),
+            }
+        )
+    return table
+
+
+def _traffic(found: Findings) -> dict[str, Any]:
+    traffic, program = found.traffic, found.method
+    sent = [] if traffic is None else list(traffic.sent.values())
+    return {
+        "message_bytes": int(getattr(traffic, "message_bytes", 0) or 0),
+        "total": int(sum(sent)),
+        "median": float(np.median(sent)) if sent else 0.0,
+        "most": int(max(sent, default=0)),
+        "rounds": len(found.history) - 1,
+        "moves_rows": bool(getattr(program, "moves_rows", False)),
+        "recipients": str(getattr(program, "recipients", "neighbours")),
+        "rows_bytes": int(8 * found.data.rows.size),
+    }
+
+
+def _slider(found: Findings) -> tuple[list[int], list[Mixture]]:
+    """Rounds the slider stops at, evenly chosen, and the mixtures there, components matched."""
+    rounds = sorted(r for r in found.snapshots if r < len(found.history) - 1)
+    n, k = found.data.n_nodes, found.theta.n_components
+    most = int(np.clip(PACKED_NUMBERS // (6 * n * k), 3, 24))
+    keep = (
+        sorted({rounds[i] for i in np.linspace(0, len(rounds) - 1, most - 1).round().astype(int)})
+        if rounds
+        else []
+    )
+    thetas = matched_to_last([*(found.snapshots[r] for r in keep), found.theta])
+    return [*keep, len(found.history) - 1], thetas
+
+
+def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[dict[str, Any]]:
+    n, k = found.data.n_nodes, found.theta.n_components
+    affordable = int(np.clip(PACKED_NUMBERS // (6 * n * k * len(thetas)), 1, 7))
+    chosen = planes.choose_planes(found.theta, found.features, affordable)
+    grid = int(np.clip(np.sqrt(DENSITY_CELLS / (n * len(chosen))), 20, 56))
+    views = []
+    for plane in chosen:
+        view = {
+            "name": plane.name,
+            "x": plane.x_label,
+            "y": plane.y_label,
+            "low": _numbers(plane.low),
+            "high": _numbers(plane.high),
+            "grid": grid,
+            "density": planes.text(planes.densities(found.data, plane, grid)),
+            "components": planes.text(
+                np.stack([planes.pack_components(theta, plane) for theta in thetas])
+            ),
+        }
+        if include_rows:
+            view["rows"] = planes.text(planes.pack_rows(found.data, plane))
+        views.append(view)
+    return views
+
+
+def _numbers(values: Any) -> list[float | None]:
+    """Numbers with seven digits; NaN and infinity, which JSON lacks, as null."""
+    return [float(f"{v:.7g}") if np.isfinite(v) else None for v in np.asarray(values, float)]

@@ -1,0 +1,101 @@
+"""The network at the end: how far apart neighbours are, and who belongs together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures.engine.cache import compilation_cache
+from fedmixtures.graph.network import Network
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import double
+
+CHUNK = 4096
+
+
+def edge_discrepancies(
+    discrepancy: AbstractDiscrepancy, theta: Mixture, network: Network
+) -> np.ndarray:
+    """D of the two ends of every edge; the mean of both directions where D is not symmetric."""
+    if not network.n_edges:
+        return np.zeros(0)
+    values = _directed(discrepancy, theta, network.source, network.target)
+    if not discrepancy.symmetric:
+        values = (values + _directed(discrepancy, theta, network.target, network.source)) / 2
+    return np.maximum(values, 0.0)
+
+
+def _directed(discrepancy: Any, theta: Mixture, source: np.ndarray, target: np.ndarray):
+    found = []
+    with double(), compilation_cache():
+        stacked = jax.tree.map(jnp.asarray, theta.to_numpy())
+        for first in range(0, len(source), CHUNK):
+            ends = [
+                np.resize(end[first : first + CHUNK], _padded(len(source)))
+                for end in (source, target)
+            ]
+            values = _pairs(discrepancy, stacked, *(jnp.asarray(end) for end in ends))
+            found.append(np.asarray(values)[: len(source) - first][:CHUNK])
+    return np.concatenate(found)
+
+
+def _padded(n: int) -> int:
+    """One shape for many numbers of edges: a compilation costs more than a few pairs."""
+    return min(CHUNK, 1 << (n - 1).bit_length())
+
+
+@eqx.filter_jit
+def _pairs(discrepancy: AbstractDiscrepancy, theta: Mixture, source, target):
+    def one(a, b):
+        own, other = theta.at(a), theta.at(b)
+        return discrepancy(own, discrepancy.freeze(own, discrepancy.digest(other), jr.key(0)))
+
+    return jax.vmap(one)(source, target)
+
+
+def groups_by_gap(discrepancies: np.ndarray, network: Network) -> tuple[np.ndarray, float | None]:
+    """Groups of nodes joined by alike edges, numbered by size, and the bound that was used.
+
+    The bound separates small from large discrepancies where their logarithms fall into two clear
+    bunches (Otsu's split, centres at least three within-bunch deviations apart); otherwise all
+    edges join and groups are the connected parts of the graph.
+    """
+    bound = two_bunches(np.log(discrepancies[discrepancies > 0]))
+    bound = None if bound is None else float(np.exp(bound))
+    joins = np.ones(network.n_edges, bool) if bound is None else discrepancies <= bound
+    return numbered_groups(network, joins), bound
+
+
+def numbered_groups(network: Network, joins: np.ndarray) -> np.ndarray:
+    """Connected parts over the chosen edges, the largest first."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    n = network.n_nodes
+    ends = (network.source[joins], network.target[joins])
+    _, part = connected_components(csr_array((np.ones(joins.sum()), ends), (n, n)), directed=False)
+    rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"), kind="stable")
+    return rank[part]
+
+
+def two_bunches(values: np.ndarray) -> float | None:
+    """The bound between two clear bunches of numbers; None if there are no two."""
+    values = np.sort(values)
+    n = len(values)
+    if n < 4:
+        return None
+    counts = np.arange(1, n)
+    sums, squares = np.cumsum(values), np.cumsum(values**2)
+    left, right = sums[:-1] / counts, (sums[-1] - sums[:-1]) / (n - counts)
+    within = squares[-1] - counts * left**2 - (n - counts) * right**2
+    best = int(within.argmin())
+    spread = np.sqrt(max(within[best], 0.0) / n)
+    if right[best] - left[best] < 3 * spread + 1e-9:
+        return None
+    return float((values[best] + values[best + 1]) / 2)

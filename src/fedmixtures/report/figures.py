@@ -1,0 +1,218 @@
+"""The pictures of the page as SVG: gains, network, convergence."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.report.svg import Axis, figure, label, line, number, padded, tick_text
+
+WIDTH = 720.0
+FEW_NODES = 40
+"""Up to this many, every node has a line of its own in the picture of gains."""
+N_GROUP_COLOURS = 9
+
+
+def gain_classes(content: dict[str, Any]) -> list[str]:
+    """Colour class of every node: three steps of gain or loss; `none` where unknown."""
+    gains = np.array([np.nan if g is None else g for g in content["nodes"]["gain"]])
+    known = np.abs(gains[np.isfinite(gains)])
+    unit = np.quantile(known, 0.9) if len(known) else 1.0
+    classes = []
+    for gain, verdict in zip(gains, content["nodes"]["verdict"], strict=True):
+        if not np.isfinite(gain):
+            classes.append("gain-none")
+            continue
+        step = int(np.clip(np.ceil(3 * abs(gain) / max(unit, 1e-12)), 1, 3))
+        classes.append("gain-0" if verdict == 0 else f"gain-{'p' if verdict > 0 else 'n'}{step}")
+    return classes
+
+
+def gains(content: dict[str, Any]) -> str:
+    """Held-out log-likelihood three ways: a line per node, or all gains by rank."""
+    nodes = content["nodes"]
+    order = [i for i in by_gain(content) if nodes["gain"][i] is not None]
+    if not order:
+        return ""
+    if len(order) <= FEW_NODES:
+        return _dumbbells(content, order)
+    return _ranked(content, order)
+
+
+def by_gain(content: dict[str, Any]) -> list[int]:
+    """Nodes from the largest gain to the largest loss; unknown ones last."""
+    gains = content["nodes"]["gain"]
+    return sorted(range(len(gains)), key=lambda i: (gains[i] is None, -(gains[i] or 0.0)))
+
+
+def _dumbbells(content: dict[str, Any], order: list[int]) -> str:
+    nodes, css = content["nodes"], gain_classes(content)
+    columns = {name: [nodes[name][i] for i in order] for name in ("local", "network", "pooled")}
+    good = [v for v in columns["network"] + columns["pooled"] if v is not None]
+    everything = good + [v for v in columns["local"] if v is not None]
+    # A node's own fit may be worse by thousands: such values stand at the edge, with an arrow.
+    floor = min(good) - 1.5 * (max(everything) - min(good)) - 0.3
+    low, high = padded([max(v, floor) for v in everything], 0.03)
+    names = [nodes["label"][i] for i in order]
+    left = min(150.0, 22 + 6.6 * max(len(name) for name in names))
+    x = Axis(low, high, left, WIDTH - 78)
+    top, step = 26.0, 19.0
+    bottom = top + step * len(order)
+    body = [_grid(x, top - 8, bottom, "log-likelihood of a held-out row (nats): right is better")]
+    for row, i in enumerate(order):
+        y = top + step * (row + 0.5)
+        own, new, pooled = (nodes[name][i] for name in ("local", "network", "pooled"))
+        off = own < floor
+        start, end = x(max(own, low)), x(new)
+        words = f"{names[row]}: own data only {own:.3f}, with neighbours {new:.3f}"
+        words += f", pooled {pooled:.3f}" if pooled is not None else ""
+        mark = (
+            f'<path class="own off" d="M{number(start + 7)} {number(y - 4)}l-7 4l7 4"/>'
+            if off
+            else f'<circle class="own" cx="{number(start)}" cy="{number(y)}" r="4"/>'
+        )
+        body.append(
+            f'<g class="{css[i]}" data-node="{i}"><title>{escape(words)}</title>'
+            f'<path class="bar" d="M{number(start)} {number(y)}H{number(end)}"/>'
+            + (_tick(x(max(pooled, low)), y) if pooled is not None else "")
+            + f'{mark}<circle class="new" cx="{number(end)}" cy="{number(y)}" r="5"/>'
+            + label(left - 12, y + 4, names[row], "name", "end")
+            + label(WIDTH - 64, y + 4, signed(nodes["gain"][i]), "value")
+            + "</g>"
+        )
+    body.append(label(WIDTH - 64, top - 12, "gain", "axis"))
+    title = "Held-out log-likelihood of every node: own data only, with neighbours, pooled"
+    return figure(WIDTH, bottom + 42, title, "".join(body), "gains")
+
+
+def _ranked(content: dict[str, Any], order: list[int]) -> str:
+    """Bars of gain from best to worst, one path per colour."""
+    nodes, css = content["nodes"], gain_classes(content)
+    values = np.array([nodes["gain"][i] for i in order])
+    reach = max(np.quantile(np.abs(values), 0.95), 1e-9) * 1.25
+    height, left = 240.0, 58.0
+    x = Axis(0, len(order), left, WIDTH - 8)
+    y = Axis(-reach if values.min() < 0 else 0.0, reach, height - 26, 12)
+    paths: dict[str, list[str]] = {}
+    width = max(x(1) - x(0), 0.4)
+    for rank, i in enumerate(order):
+        to = y(float(np.clip(values[rank], -reach, reach)))
+        bar = f"M{number(x(rank))} {number(y(0))}V{number(to)}h{number(width)}V{number(y(0))}"
+        paths.setdefault(css[i], []).append(bar)
+    body = [
+        f'<path class="grid" d="M{left} {number(y(t))}H{WIDTH - 8}"/>'
+        + label(left - 8, y(t) + 4, tick_text(t), "axis", "end")
+        for t in y.ticks(4)
+    ]
+    body += [f'<path class="column {name}" d="{"".join(parts)}"/>' for name, parts in paths.items()]
+    body.append(
+        label(left, height - 6, "gain of every node in nats per held-out row, best first", "axis")
+    )
+    title = f"Gain of {len(order)} nodes by rank, from {values[0]:.3g} to {values[-1]:.3g}"
+    return figure(WIDTH, height, title, "".join(body), "gains ranked")
+
+
+def network(content: dict[str, Any], interactive: bool = True) -> str:
+    """Nodes and edges; edges in five paths by closeness, so that thousands stay quick."""
+    nodes, edges = content["nodes"], content["edges"]
+    n, height = len(nodes["label"]), 540.0
+    radius = float(np.clip(150 / np.sqrt(n), 3.2, 15))
+    px = Axis(0, 1, radius + 14, WIDTH - radius - 14)
+    py = Axis(0, 1, radius + 14, height - radius - (24 if n <= FEW_NODES else 14))
+    place = [(px(x), py(y)) for x, y in zip(nodes["x"], nodes["y"], strict=True)]
+    strata: dict[int, list[str]] = {}
+    for a, b, close in zip(edges["source"], edges["target"], edges["closeness"], strict=True):
+        strata.setdefault(min(4, int(close * 5)), []).append(line([place[a], place[b]]))
+    body = [f'<path class="edge e{s}" d="{"".join(d)}"/>' for s, d in sorted(strata.items())]
+    body.append('<path class="edge chosen" d=""/>')
+    css = gain_classes(content)
+    most = max(nodes["rows"])
+    for i, (x, y) in enumerate(place):
+        r = radius * (0.62 + 0.38 * np.sqrt(nodes["rows"][i] / most))
+        group = f"group-{nodes['group'][i] % N_GROUP_COLOURS}"
+        lost = nodes["verdict"][i] < 0
+        mark = (
+            f'<rect x="{number(x - r)}" y="{number(y - r)}" width="{number(2 * r)}" '
+            f'height="{number(2 * r)}" transform="rotate(45 {number(x)} {number(y)})"/>'
+            if lost
+            else f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(r)}"/>'
+        )
+        words = escape(node_words(content, i))
+        focus = f' role="button" tabindex="{0 if i == 0 else -1}" aria-label="{words}"'
+        body.append(
+            f'<g class="node {css[i]}" data-i="{i}" data-group="{group}"{focus * interactive}>'
+            f"<title>{words}</title>{mark}"
+            + (label(x, y + r + 13, nodes["label"][i], "tag", "middle") if n <= FEW_NODES else "")
+            + "</g>"
+        )
+    drawn = figure(WIDTH, height, f"Network of {n} nodes", "".join(body), "network")
+    return drawn.replace('role="img"', 'role="group"') if interactive else drawn
+
+
+def node_words(content: dict[str, Any], i: int) -> str:
+    """One node in words."""
+    nodes = content["nodes"]
+    gain = nodes["gain"][i]
+    words = f"node {nodes['label'][i]}, {nodes['rows'][i]} rows, {nodes['degree'][i]} neighbours"
+    return words if gain is None else f"{words}, gain {signed(gain)}"
+
+
+def convergence(content: dict[str, Any]) -> list[str]:
+    """Small pictures over rounds: objective, pull of the neighbours, held-out log-likelihood."""
+    history = content["history"]
+    pictures = [("objective: fit + pull", history["round"], history["objective"], "down")]
+    if any(history["pull"]):
+        pictures.append(("pull of the neighbours", history["round"], history["pull"], ""))
+    if history["held"]:
+        held = ("held-out log-likelihood", history["held_round"], history["held"], "up")
+        pictures.append(held)
+    return [_over_rounds(*picture) for picture in pictures]
+
+
+def _over_rounds(title: str, rounds: list[int], values: list[float | None], better: str) -> str:
+    pairs = [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None]
+    if len(pairs) < 2:
+        return ""
+    width, height, left = 320.0, 190.0, 52.0
+    x = Axis(pairs[0][0], pairs[-1][0], left, width - 10)
+    y = Axis(*padded([v for _, v in pairs]), height - 30, 30)
+    body = [label(0, 14, title, "head")]
+    if better:
+        arrow = {"down": "lower is better", "up": "higher is better"}[better]
+        body.append(label(width - 10, 14, arrow, "axis", "end"))
+    body += [
+        f'<path class="grid" d="M{left} {number(y(t))}H{width - 10}"/>'
+        + label(left - 8, y(t) + 4, tick_text(t), "axis", "end")
+        for t in y.ticks(4)
+    ]
+    body += [label(x(t), height - 10, tick_text(t), "axis", "middle") for t in x.ticks(4)]
+    body.append(f'<path class="rule" data-from="{left}" data-to="{width - 10}" d=""/>')
+    body.append(f'<path class="curve" d="{line([(x(r), y(v)) for r, v in pairs])}"/>')
+    words = f"{title} from {pairs[0][1]:.4g} to {pairs[-1][1]:.4g} over {pairs[-1][0]} rounds"
+    return figure(width, height, words, "".join(body), "chart")
+
+
+def _grid(x: Axis, top: float, bottom: float, words: str) -> str:
+    parts = [
+        f'<path class="grid" d="M{number(x(t))} {number(top)}V{number(bottom)}"/>'
+        + label(x(t), bottom + 16, tick_text(t), "axis", "middle")
+        for t in x.ticks(6)
+    ]
+    return "".join(parts) + label((x.start + x.end) / 2, bottom + 36, words, "axis", "middle")
+
+
+def _tick(x: float, y: float) -> str:
+    return f'<path class="pooled" d="M{number(x)} {number(y - 6)}v12"/>'
+
+
+def signed(value: float | None) -> str:
+    """A gain with its sign."""
+    if value is None:
+        return "–"
+    if abs(value) >= 100:
+        text = f"{value:+,.0f}"
+    else:
+        text = f"{value:+.2f}" if abs(value) >= 0.095 else f"{value:+.3f}"
+    return text.replace("-", "−")

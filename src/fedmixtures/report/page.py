@@ -1,0 +1,72 @@
+"""The page: one HTML file with its style, its script and its content inside."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+from fedmixtures.report import figures
+from fedmixtures.report.portraits import N_COLOURS, portrait
+from fedmixtures.report.words import headline, size, story
+
+FIRST_NODES = 30
+"""Lines of the node table that are in the page itself; its script adds the others on request."""
+STATIC_NODES = 300
+PORTRAITS = 12
+
+
+def render(content: dict[str, Any], static: bool = False) -> str:
+    """The page as text; `static` leaves out the script and what needs it."""
+    from jinja2 import Environment, StrictUndefined
+
+    part = lambda name: files("fedmixtures.report").joinpath(name).read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {"signed": figures.signed, "size": size, "short": short, "count": count}
+    order = figures.by_gain(content)
+    nodes = content["nodes"]
+    return environment.from_string(part("page.html.jinja")).render(
+        content=content,
+        static=static,
+        css=part("page.css"),
+        script="" if static else part("page.js"),
+        data="" if static else embedded(content),
+        headline=headline(content),
+        story=story(content),
+        gains=figures.gains(content),
+        network=figures.network(content, interactive=not static),
+        charts=[chart for chart in figures.convergence(content) if chart],
+        table=order[: STATIC_NODES if static else FIRST_NODES],
+        lost=[nodes["label"][i] for i in reversed(order) if nodes["verdict"][i] < 0],
+        portraits=[(i, portrait(content, i)) for i in _telling(order)] if static else [],
+        n_colours=N_COLOURS,
+        gain_classes=figures.gain_classes(content),
+    )
+
+
+def embedded(content: dict[str, Any]) -> str:
+    """The content as JSON that cannot end the script element it stands in."""
+    text = json.dumps(content, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def short(value: float | None, digits: int = 3) -> str:
+    """A number for a table."""
+    if value is None:
+        return "–"
+    if abs(value) >= 10_000:
+        return f"{value:.2e}".replace("-", "−").replace("e+0", "e")
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def count(value: float) -> str:
+    """A whole number with separators."""
+    return f"{value:,.0f}"
+
+
+def _telling(order: list[int]) -> list[int]:
+    """The nodes a page without a script shows: all of a few, else the best and the worst."""
+    if len(order) <= PORTRAITS:
+        return order
+    half = PORTRAITS // 2
+    return [*order[:half], *order[-half:]]

@@ -1,0 +1,78 @@
+"""Small pieces of SVG: scales, ticks, lines. Colours come from the page's style sheet by class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Numbers from `low` to `high` along a line from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Where a number stands."""
+        span = self.high - self.low
+        share = (value - self.low) / span if span else 0.5
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, wanted: int = 5) -> list[float]:
+        """Round numbers inside the axis."""
+        span = self.high - self.low
+        if span <= 0:
+            return [self.low]
+        rough = span / wanted
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(unit * m for m in (1, 2, 2.5, 5, 10) if unit * m >= rough)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [i * step for i in range(first, last + 1)]
+
+
+def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+    """A range that holds the numbers, with some air around."""
+    low, high = min(values), max(values)
+    air = (high - low) * share or max(abs(high), 1.0) * 0.05
+    return low - air, high + air
+
+
+def number(value: float) -> str:
+    """A coordinate with two decimals, no more."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def tick_text(value: float) -> str:
+    """A number beside a tick."""
+    if value == 0 or abs(value) < 1e-12:
+        return "0"
+    if abs(value) >= 10_000 or abs(value) < 0.001:
+        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("-", "−")
+    return f"{value:,.4g}".replace("-", "−")
+
+
+def line(points: Sequence[tuple[float, float]]) -> str:
+    """The path through these points."""
+    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
+
+
+def label(x: float, y: float, words: str, css: str = "", anchor: str = "start") -> str:
+    """A piece of text."""
+    return (
+        f'<text x="{number(x)}" y="{number(y)}" class="{css}" text-anchor="{anchor}">'
+        f"{escape(words)}</text>"
+    )
+
+
+def figure(width: float, height: float, title: str, body: str, css: str = "") -> str:
+    """A picture with a name for those who do not see it."""
+    return (
+        f'<svg class="{css}" viewBox="0 0 {number(width)} {number(height)}" role="img" '
+        f'aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+    )

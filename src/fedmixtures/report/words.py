@@ -1,0 +1,59 @@
+"""What the page says in sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def headline(content: dict[str, Any]) -> str:
+    """The answer to the one question of the page."""
+    scores, n = content["scores"], content["shape"]["nodes"]
+    if not scores["known"]:
+        return f"One mixture for each of {n:,} nodes." if n > 1 else "A mixture of one node's rows."
+    helped, lost, compared = scores["helped"], scores["lost"], scores["compared"]
+    of = f"{compared:,} node{'s' * (compared != 1)}"
+    if helped == lost == 0:
+        return f"Listening to neighbours made no clear difference to {of}."
+    if helped >= lost:
+        if lost == 0 and helped == compared:
+            return f"Listening to neighbours helped all {of}." if compared > 1 else "It helped."
+        return f"Listening to neighbours helped {helped:,} of {of}."
+    return f"Listening to neighbours hurt {lost:,} of {of}."
+
+
+def story(content: dict[str, Any]) -> str:
+    """The headline in numbers."""
+    scores = content["scores"]
+    if not scores["known"]:
+        return (
+            "No rows were held out, or there was nothing to compare with, so this page cannot say "
+            "whether neighbours helped. Fit with --holdout 0.2 to find out."
+        )
+    gain, low, high = scores["gain"]
+    between = "" if low is None else f" (95% interval {low:+.2f} to {high:+.2f})"
+    return (
+        f"A held-out row of the median node became {_likelier(gain)} under its node's mixture than "
+        f"with the node's own data alone: {gain:+.2f} nats{between}."
+    ).replace("-", "−")
+
+
+def _likelier(gain: float) -> str:
+    if abs(gain) < 0.005:
+        return "neither more nor less likely"
+    if abs(gain) > math.log(1000):
+        return "far more likely" if gain > 0 else "far less likely"
+    factor = math.exp(abs(gain))
+    if factor < 1.1:
+        return f"{factor - 1:.1%} {'more' if gain > 0 else 'less'} likely"
+    words = f"{factor:.2g}" if factor < 10 else f"{factor:.0f}"
+    return f"{words} times {'as' if gain > 0 else 'less'} likely"
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
