@@ -66,11 +66,12 @@ class Layout:
         return padded / sum(float((np.asarray(g.data.row_weights) > 0).sum()) for g in self.groups)
 
 
-def rounded_up(n: int) -> int:
+def rounded_up(n: int | np.integer) -> int:
     """The next number on a grid of four steps per doubling: at most a quarter more."""
+    n = int(n)
     if n <= 8:
         return max(n, 1)
-    step = 1 << (int(n - 1).bit_length() - 3)
+    step = 1 << ((n - 1).bit_length() - 3)
     return -(-n // step) * step
 
 
@@ -114,7 +115,8 @@ def node_group(
     """
     n, m = len(neighbours), len(rows)
     labels = (*neighbours, label)  # the others hold no rows here
-    network = Network(labels, np.arange(n), np.full(n, n), list(neighbours.values()))
+    weight = np.array(list(neighbours.values()), dtype=np.float64)
+    network = Network(labels, np.arange(n), np.full(n, n), weight)
     slots = _Slots.of(network, labels, seed)
     data = NodeData(labels, rows, row_weights, np.array([0] * (n + 1) + [m]), np.arange(m))
     plan = _Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)

@@ -72,7 +72,8 @@ def solve(
         with compilation_cache():
             return fit_once(program, data, n_components or (), theta, options.seed)
     if isinstance(program, HubProgram):  # who neighbours whom plays no part
-        network = Network(data.labels, [], [], [])
+        nobody = np.zeros(0, dtype=np.int64)
+        network = Network(data.labels, nobody, nobody, np.zeros(0))
     with precision(options.dtype), compilation_cache():
         run = _Run(program, data, network, theta, options)
         return run.descend() if program.adaptive else run.solve()

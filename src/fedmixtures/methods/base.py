@@ -10,20 +10,21 @@ import abc
 from typing import Any
 
 import equinox as eqx
+from jaxtyping import Float
 
-from fedmixtures._types import NodeKeys, PerNode, PerSlot, Rows, RowWeights, SlotKeys
+from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot, SlotKeys
 from fedmixtures.methods.method import Method
 from fedmixtures.mixture.mixture import Mixture
 
 
 class NodeRows(eqx.Module):
-    """What the nodes of a block hold and never send."""
+    """What the nodes of a block hold and never send; an engine stacks blocks in front."""
 
-    rows: Rows
+    rows: Float[Array, "*blocks nodes m d"]
     """Padded to a common length; padding has weight zero."""
-    row_weights: RowWeights
+    row_weights: Float[Array, "*blocks nodes m"]
     """Share of each row in its node: sums to one, or to zero where a block has no node."""
-    total_weight: PerNode
+    total_weight: Float[Array, "*blocks nodes"]
     """Sum of the sample weights, the number of rows if none were given."""
 
 
@@ -55,15 +56,15 @@ class Keys(eqx.Module):
 
 
 class Info(eqx.Module):
-    """What a round shows and never reads back: one number per node each."""
+    """What a round shows and never reads back: one number per node; engines stack them."""
 
-    fit: PerNode
+    fit: Float[Array, "*rounds nodes"]
     """The local loss, eq. (1), of the state the round began with."""
-    pull: PerNode
+    pull: Float[Array, "*rounds nodes"]
     """What the neighbours add to it: alpha times the weighted sum of discrepancies."""
-    moved: PerNode
+    moved: Float[Array, "*rounds nodes"]
     """Squared distance the parameters moved during the round."""
-    at_bound: PerNode
+    at_bound: Float[Array, "*rounds nodes"]
     """One where a mean lies on the bound of the feasible set when the round began."""
 
 
