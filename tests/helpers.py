@@ -65,6 +65,15 @@ def stack(seed: int, n: int, k: int = 3, d: int = 2, **options) -> Mixture:
     return Mixture.stack([mixture(1000 * seed + i, k, d, **options) for i in range(n)])
 
 
+def draw(mixture: Mixture, n: int, seed: int = 0) -> np.ndarray:
+    """Draw `n` rows with NumPy alone."""
+    rng = np.random.default_rng(seed)
+    components = rng.choice(mixture.n_components, n, p=mixture.weights)
+    factors = np.linalg.cholesky(mixture.covariances)[components]
+    noise = rng.standard_normal((n, mixture.n_features))
+    return mixture.means[components] + np.einsum("nij,nj->ni", factors, noise)
+
+
 def flat(mixture: Mixture) -> np.ndarray:
     """All parameters as one vector."""
     return np.concatenate([np.ravel(part) for part in mixture.parts])
@@ -132,9 +141,7 @@ def problem(
     labels = [f"n{i:03d}" for i in range(n)]
     rng = np.random.default_rng(seed)
     theta = stack(seed, n, k, d, **options)
-    X = np.concatenate(
-        [theta.at(i).sample(m, random_state=seed + i)[0] for i, m in enumerate(rows)]
-    )
+    X = np.concatenate([draw(theta.at(i), m, seed + i) for i, m in enumerate(rows)])
     X = X + 0.3 * rng.standard_normal(X.shape)
     if edges is None:
         ring = [(labels[i], labels[(i + 1) % (n - 1)], 0.5 + i / n) for i in range(n - 1)]

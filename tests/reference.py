@@ -240,7 +240,7 @@ def algorithm1(thetas, rows, neighbours, pull, alpha, rate, n_rounds, n_local_st
             ]
         )
         if t == n_rounds:
-            return states, np.array(losses), np.array(pulls)
+            break
         new = []
         for i, theta in enumerate(thetas):
             for _ in range(n_local_steps):
@@ -253,6 +253,7 @@ def algorithm1(thetas, rows, neighbours, pull, alpha, rate, n_rounds, n_local_st
             new.append(theta)
         thetas = new
         states.append(thetas)
+    return states, np.array(losses), np.array(pulls)
 
 
 # finite differences ------------------------------------------------------------------------------

@@ -10,7 +10,15 @@ import jax
 import jax.random as jr
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment, minimize
+from scipy.stats import multivariate_normal
+
 import reference
+from fedmixtures import KL, MMD, Euclidean, FeasibleSet, FitWarning, GTVMin, Mixture
+from fedmixtures.engine.blocks import node_group
+from fedmixtures.mixture import density, sampling
+from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.statistics import nll_and_gradient
 from helpers import (
     ANY_COUNTS,
     DISCREPANCIES,
@@ -18,20 +26,13 @@ from helpers import (
     SYMMETRIC,
     WIDE,
     assert_close,
+    draw,
     flat,
     mixture,
     name_of,
     problem,
     stack,
 )
-from scipy.optimize import linear_sum_assignment, minimize
-from scipy.stats import multivariate_normal
-
-from fedmixtures import KL, MMD, Euclidean, FeasibleSet, FitWarning, GTVMin, Mixture
-from fedmixtures.data.node_data import label_hash
-from fedmixtures.mixture import density, sampling
-from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.statistics import nll_and_gradient
 
 HARD = [
     pytest.param({"d": 2}, id="plain"),
@@ -64,7 +65,7 @@ def assert_gradient(actual, numerical, share):
 @pytest.mark.parametrize("shape", HARD)
 def test_eq1_local_loss_is_the_mean_negative_log_density_of_scipy(shape):
     theta = mixture(1, **shape)
-    x = mixture(2, **shape).sample(40)[0]
+    x = draw(mixture(2, **shape), 40)
     expected = reference.local_loss(theta.parts, x)
     with double():
         rows, weights = x[None], np.full((1, 40), 1 / 40)
@@ -78,7 +79,7 @@ def test_eq1_local_loss_is_the_mean_negative_log_density_of_scipy(shape):
 @pytest.mark.parametrize("shape", HARD)
 def test_eq1_gradient_agrees_with_finite_differences(shape):
     theta = mixture(1, **shape)
-    x = theta.sample(25)[0]
+    x = draw(theta, 25)
     with double():
         _, gradient = eqx.filter_jit(nll_and_gradient)(
             theta.at(None), x[None], np.full((1, 25), 1 / 25)
@@ -235,7 +236,7 @@ def test_eq5_extends_to_mixtures_and_bandwidths_by_weighted_sums(shape):
 def test_eq5_mmd_agrees_with_the_two_sample_statistic():
     p, q = mixture(1, 2, 2, spread=1.0), mixture(2, 3, 2, spread=1.0)
     bandwidths = (0.5, 2.0)
-    x, y = p.sample(40_000, random_state=1)[0], q.sample(40_000, random_state=2)[0]
+    x, y = draw(p, 40_000, seed=1), draw(q, 40_000, seed=2)
     kernel = lambda a, b: sum(np.exp(-((a - b) ** 2).sum(1) / (2 * s * s)) for s in bandwidths)
     half = len(x) // 2  # independent pairs: first halves against second halves
     terms = kernel(x[:half], x[half:]) + kernel(y[:half], y[half:])
@@ -256,8 +257,6 @@ def outside(seed, k=3, d=2):
     covariances = rng.standard_normal((k, d, d))
     covariances = covariances + np.swapaxes(covariances, -1, -2)  # eigenvalues of both signs
     return rng.normal(1 / k, 0.5, k), 3 * rng.standard_normal((k, d)), covariances
-
-
 
 
 def projected(feasible, theta):
@@ -312,6 +311,7 @@ def test_assumption1_projection_agrees_with_a_general_optimiser():
     theta = outside(3, 4, 2)
     nearest = projected(TIGHT, theta)
     floor, radius, low, high = TIGHT.bounds
+    root = np.sqrt(2)
 
     def solved(y, constraints, start):
         found = minimize(
@@ -338,7 +338,6 @@ def test_assumption1_projection_agrees_with_a_general_optimiser():
         mean = solved(theta[1][c], ball, np.zeros(2))
         np.testing.assert_allclose(nearest.means[c], mean, atol=1e-5)
         # x = (a, b sqrt 2, c) of [[a, b], [b, c]]: its norm is the Frobenius norm
-        root = np.sqrt(2)
         between = [
             {"type": "ineq", "fun": lambda x: np.array([x[0] - low, x[2] - low])},
             {"type": "ineq", "fun": lambda x: (x[0] - low) * (x[2] - low) - (x[1] / root) ** 2},
@@ -368,33 +367,34 @@ def test_assumption1_holds_for_ill_conditioned_covariances_and_far_means(d):
 # Eq. (6): one local step -------------------------------------------------------------------------
 
 
-def slot_key(seed, own, neighbour, t):
-    """The random key of a pair in a round: from the seed, both labels and the round alone."""
-    key = jr.key(np.uint32(seed))
-    for label in (own, neighbour):
-        number = label_hash(label)
-        key = jr.fold_in(jr.fold_in(key, np.uint32(number >> 32)), np.uint32(number & 0xFFFFFFFF))
-    return jr.fold_in(key, np.int32(t))
-
-
 _sample = jax.jit(sampling.sample, static_argnums=2)
 
 
-def drawn(labels, seed, n):
-    """What the package draws for node i from the mixture of its neighbour j in round t."""
+def drawn(p, seed, n):
+    """What the package draws for node i from the mixture of its neighbour j in round t.
+
+    The keys are those of a silo that knows its own rows and the labels of its neighbours.
+    """
+    keys = {}
+    for i, (label, around) in enumerate(zip(p.labels, p.neighbours(), strict=True)):
+        neighbours = {p.labels[j]: weight for j, weight in around.items()}
+        rows = p.rows()[i]
+        group, order = node_group(label, rows, np.ones(len(rows)), neighbours, seed=seed)
+        for slot, other in enumerate(order):
+            keys[i, p.labels.index(other)] = np.asarray(group.slot_key)[0, 0, slot]
 
     def draw(t, i, j, neighbour):
         with double():
-            key = slot_key(seed, labels[i], labels[j], t)
+            key = jr.fold_in(jr.wrap_key_data(keys[i, j]), t)
             return np.asarray(_sample(Mixture(*neighbour), key, n))
 
     return draw
 
 
-def pull_of(D, labels=None, seed=0):
+def pull_of(D, p, seed):
     """The loop's own version of a discrepancy."""
     if isinstance(D, KL):
-        return reference.KLPull(drawn(labels, seed, D.n_samples))
+        return reference.KLPull(drawn(p, seed, D.n_samples))
     return reference.MMDPull(D.bandwidths) if isinstance(D, MMD) else reference.EuclideanPull()
 
 
@@ -409,7 +409,7 @@ def test_eq6_one_local_step_is_a_projected_step_along_finite_differences(D):
     program = GTVMin(D, alpha=alpha, n_local_steps=1, learning_rate=rate, feasible=bounds)
     result = p.solve(program, n_rounds=1, seed=9)
     start = [reference.project(p.theta.at(i).parts, bounds.bounds) for i in range(4)]
-    pull, around = pull_of(D, p.labels, 9), p.neighbours()
+    pull, around = pull_of(D, p, 9), p.neighbours()
     for i, rows in enumerate(p.rows()):
         frozen = {j: pull.freeze(0, i, j, start[i], start[j]) for j in around[i]}
 
@@ -420,7 +420,7 @@ def test_eq6_one_local_step_is_a_projected_step_along_finite_differences(D):
         gradient = reference.numerical_gradient(bracket, start[i], (1e-4, 1e-4, 1e-5))
         moved = [a - rate * g for a, g in zip(start[i], gradient, strict=True)]
         expected = Mixture(*reference.project(moved, bounds.bounds))
-        # fourth-order differences with these steps are good to about 1e-8; the step takes rate of it
+        # Such differences are good to about 1e-8, of which the step takes a hundredth.
         assert_close(result.theta.at(i), expected, 1e-8)
 
 
@@ -452,7 +452,7 @@ def test_algorithm1_agrees_with_a_plain_loop(D, shape, bounds):
         [p.theta.at(i).parts for i in range(5)],
         p.rows(),
         p.neighbours(),
-        pull_of(D, p.labels, 11),
+        pull_of(D, p, 11),
         bounds=bounds.bounds,
         **settings,
     )
@@ -478,6 +478,7 @@ def test_a_round_with_one_local_step_descends_on_gtvmin_with_half_alpha(D):
     start = [p.theta.at(i).parts for i in range(4)]
     value = reference.mmd if isinstance(D, MMD) else reference.euclidean
     for i in (0, 2):
+
         def total(theta, alpha, i=i):
             thetas = [*start[:i], theta, *start[i + 1 :]]
             return reference.objective(thetas, p.rows(), p.neighbours(), alpha, value)
@@ -512,19 +513,9 @@ def test_proposition1_certificate_holds_for_a_small_step():
     assert certificate.left <= certificate.right
     # both sides once more, from the states of a run that was looked at round by round
     states = []
-    p.solve(
-        program, n_rounds=30, report_every=1, on_chunk=lambda t, theta: states.append(theta)
-    )
-    start = Mixture(
-        *(
-            np.stack(parts)
-            for parts in zip(
-                *(reference.project(p.theta.at(i).parts, FeasibleSet().bounds) for i in range(6)),
-                strict=True,
-            )
-        )
-    )
-    thetas = [flat(theta) for theta in (start, *states)]
+    p.solve(program, n_rounds=30, report_every=1, on_chunk=lambda t, theta: states.append(theta))
+    thetas = [flat(theta) for theta in states]
+    assert len(thetas) == 31  # the start is the first
     mappings = [((a - b) ** 2).sum() / 2e-3**2 for a, b in zip(thetas, thetas[1:], strict=False)]
     np.testing.assert_allclose(certificate.squared_norms, mappings, rtol=1e-6)
     assert certificate.left == pytest.approx(np.mean(mappings))
