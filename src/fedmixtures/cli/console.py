@@ -60,6 +60,18 @@ def understood(task: Any, settings: Any) -> None:
         console.print(text, soft_wrap=True, markup=False)
 
 
+def hint_scale(task: Any, settings: Any) -> None:
+    """Say so where features are far from the order of one that step sizes are made for."""
+    spread = task.rows.std(0)
+    far = [f for f, s in zip(task.table.features, spread, strict=True) if not 0.05 <= s <= 20]
+    if far and hasattr(task.method, "learning_rate") and not settings.standardize:
+        say(
+            f"Note: the spread of {_checks.listed(far)} is far from 1, where step sizes and "
+            "bandwidths are made for. Consider --standardize.",
+            "yellow",
+        )
+
+
 def method_line(method: Any, settings: Any) -> str:
     """Name and coupling of a method."""
     alpha = getattr(method, "alpha", None)

@@ -47,7 +47,7 @@ def write_run(
     content["headline"] = headline(content)
     write_text(folder.file(CONTENT), json.dumps(content, allow_nan=False))
     write_text(folder.file(REPORT), render(content))
-    if fitted.model.status_ == "completed":
+    if fitted.model.status_ != "interrupted":
         for name in (CHECKPOINT, SNAPSHOTS):
             folder.file(name).unlink(missing_ok=True)
     return content

@@ -32,8 +32,8 @@ Examples: `fedmixtures demo` shows it on built-in data.
 `fedmixtures fit --help` explains every option."""
 
 
-def build_app() -> App:
-    """The command line with all commands there are."""
+def build_app(asked: str | None = None) -> App:
+    """The command line with all commands there are; the one asked for brings its own help."""
     from cyclopts import App
 
     from fedmixtures import __version__
@@ -41,7 +41,8 @@ def build_app() -> App:
     app = App(name="fedmixtures", help=HELP, version=__version__, help_format="markdown")
     for name, line in COMMANDS.items():
         if importlib.util.find_spec(f"fedmixtures.cli.{name}") is not None:
-            app.command(f"fedmixtures.cli.{name}:{name}", name=name, help=line)
+            help_line = {} if name == asked else {"help": line}
+            app.command(f"fedmixtures.cli.{name}:{name}", name=name, **help_line)
     return app
 
 
@@ -52,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError:
         print('The command line needs more packages: pip install "fedmixtures[cli,report]"')
         return 2
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app = build_app()
-        app(
-            sys.argv[1:] if arguments is None else list(arguments),
+        build_app(asked=arguments[0] if arguments else None)(
+            arguments,
             exit_on_error=False,
             print_error=False,
             result_action="return_none",

@@ -45,6 +45,7 @@ def read_table(
     nodes: str | None = None,
     features: Sequence[str] | None = None,
     delimiter: str | None = None,
+    constant_ok: bool = False,
 ) -> Table:
     """Read all rows.
 
@@ -59,6 +60,8 @@ def read_table(
         Columns to use; by default all but the node column. All must be numeric.
     delimiter
         Between the cells of a CSV; a comma, or a tab for ``.tsv``.
+    constant_ok
+        Whether a column may be the same in all rows: fine for prediction, not for a fit.
     """
     files = find_files(sources)
     parts = [_read_file(file, nodes, features, delimiter) for file in files]
@@ -85,11 +88,11 @@ def read_table(
         np.repeat(np.arange(len(files)), lengths),
         np.concatenate([np.arange(n) for n in lengths]),
     )
-    check_table(table)
+    check_table(table, constant_ok)
     return table
 
 
-def check_table(table: Table) -> None:
+def check_table(table: Table, constant_ok: bool = False) -> None:
     """No rows missing, no NaN or infinity, no column without information."""
     if not table.n_rows:
         raise ValueError(f"{Path(table.files[0]).name} has no rows. Give a table with rows.")
@@ -102,7 +105,7 @@ def check_table(table: Table) -> None:
             f"{int(bad.sum())} such values in all. Drop or fill these rows first."
         )
     constant = np.flatnonzero((table.rows == table.rows[:1]).all(0))
-    if len(constant) and table.n_rows > 1:
+    if len(constant) and not constant_ok:
         name = table.features[constant[0]]
         others = [f for i, f in enumerate(table.features) if i not in constant]
         raise ValueError(

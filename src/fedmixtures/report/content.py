@@ -231,6 +231,7 @@ def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[d
             "name": plane.name,
             "x": plane.x_label,
             "y": plane.y_label,
+            "axes": plane.axes.tolist(),
             "low": _numbers(plane.low),
             "high": _numbers(plane.high),
             "grid": grid,

@@ -31,11 +31,12 @@ def story(content: dict[str, Any]) -> str:
             "whether neighbours helped. Fit with --holdout 0.2 to find out."
         )
     gain, low, high = scores["gain"]
-    between = "" if low is None else f" (95% interval {low:+.2f} to {high:+.2f})"
+    minus = lambda value: f"{value:+.2f}".replace("-", "−")
+    between = "" if low is None else f" (95% interval {minus(low)} to {minus(high)})"
     return (
         f"A held-out row of the median node became {_likelier(gain)} under its node's mixture than "
-        f"with the node's own data alone: {gain:+.2f} nats{between}."
-    ).replace("-", "−")
+        f"with the node's own data alone: {minus(gain)} nats{between}."
+    )
 
 
 def _likelier(gain: float) -> str:

@@ -1,0 +1,202 @@
+"""`fedmixtures compare`: methods side by side, on the same splits and seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+
+def compare(
+    *data: str,
+    methods: str = "local,centralized,gtv-mmd",
+    nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
+    graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = "knn:5",
+    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
+    features: str | None = None,
+    rounds: int = 40,
+    holdout: float = 0.2,
+    repeats: int = 5,
+    standardize: Annotated[bool, Parameter(negative="")] = False,
+    allow_isolated: Annotated[bool, Parameter(negative="")] = False,
+    delimiter: str | None = None,
+    seed: int = 0,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+) -> None:
+    """Compare methods by the held-out log-likelihood of every node.
+
+    All methods see the same splits and the same seeds. The table has the median over repeats with
+    a 95% bootstrap interval, and the paired difference to the first method.
+
+    Example: `fedmixtures compare data.parquet --nodes hospital --k 5 --methods local,gtv-mmd`
+
+    Parameters
+    ----------
+    data
+        As for `fedmixtures fit`.
+    methods
+        Names, as a,b,c, or `all`; `fedmixtures methods` lists them.
+    nodes
+        Column that names the node of each row.
+    graph
+        As for `fedmixtures fit`.
+    k
+        Components of every node: a number, or a CSV with the columns node,k.
+    features
+        Columns to use, as a,b,c. By default all but the node column.
+    rounds
+        Exchanges between neighbours.
+    holdout
+        Share of every node's rows kept out of the fit.
+    repeats
+        Splits to draw; each is used by all methods.
+    standardize
+        Divide every feature by its standard deviation over all nodes' training rows.
+    allow_isolated
+        Accept nodes that no edge names.
+    delimiter
+        Between the cells of a CSV, if not a comma.
+    seed
+        Seed of the first repeat; the next ones count up.
+    out
+        Also write the numbers as CSV: method, repeat, node, log-likelihood.
+    """
+    from fedmixtures import _checks
+    from fedmixtures.cli.console import console, say, understood
+    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.cli.settings import FitSettings, names
+    from fedmixtures.estimators.resolve import METHODS
+    from fedmixtures.io.tables import read_table
+
+    chosen = tuple(METHODS) if methods == "all" else names(methods) or ()
+    for name in chosen:
+        _checks.one_of("--methods", name, METHODS)
+    _checks.whole("--repeats", repeats)
+    if not data:
+        raise ValueError("no data given. Name a file: fedmixtures compare data.csv --nodes COLUMN")
+    if k == "auto":
+        raise ValueError("--k auto is for `fit`. Give compare a number, the same for all methods.")
+    if out is not None and out.exists():
+        raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
+    settings = FitSettings(
+        data=data,
+        nodes=nodes,
+        features=names(features),
+        delimiter=delimiter,
+        graph=graph,
+        allow_isolated=allow_isolated,
+        method=chosen[0],
+        k=k,
+        rounds=rounds,
+        standardize=standardize,
+        holdout=holdout,
+        seed=seed,
+    )
+    if settings.holdout == 0:
+        raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
+    table = read_table(data, nodes, settings.features, delimiter)
+    understood(prepare(settings, table), settings)
+    results = []
+    for repeat in range(repeats):
+        one = dataclasses.replace(settings, seed=seed + repeat)
+        for name in chosen:
+            with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
+                task = prepare(dataclasses.replace(one, method=name), table)
+                results.append(_fit(task, one, name, repeat))
+    _print(chosen, results)
+    for message in dict.fromkeys(note for result in results for note in result["notes"]):
+        say(f"Note: {message}", "yellow")
+    if out is not None:
+        _write(out, results)
+        say(f"Written to {out}")
+
+
+def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
+    """One method on one split: log-likelihood of every node's held-out rows."""
+    from fedmixtures.cli.session import has_likelihood
+    from fedmixtures.engine.solution import FitWarning
+    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+    from fedmixtures.metrics.likelihood import node_means
+
+    model = NetworkGaussianMixture(
+        task.components,
+        graph=task.network,
+        method=task.method,
+        n_rounds=settings.rounds,
+        random_state=settings.seed,
+    )
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        rows, nodes = task.train
+        model.fit(rows, nodes=nodes)
+    seconds = time.perf_counter() - began
+    likelihood: dict[Any, float] = {}
+    if has_likelihood(task.method):
+        rows, nodes = task.test
+        likelihood = node_means(model.score_samples(rows, nodes) - task.scale.log_volume, nodes)
+    return {
+        "method": name,
+        "repeat": repeat,
+        "nodes": likelihood,
+        "seconds": seconds,
+        "sent": model.traffic_.total / len(task.labels),
+        "notes": [f"{name}: {w.message}" for w in caught if w.category is FitWarning],
+    }
+
+
+def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
+    import numpy as np
+    from rich.table import Table
+
+    from fedmixtures.cli.console import console, short, size
+    from fedmixtures.metrics.summary import median_interval, paired_difference
+
+    def means(name: str) -> np.ndarray:
+        per_node = [list(r["nodes"].values()) for r in results if r["method"] == name]
+        return np.array([np.mean(values) if values else np.nan for values in per_node])
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for head in (
+        "held-out LL",
+        "95% interval",
+        f"minus {chosen[0]}",
+        "95% interval",
+        "sent/node",
+        "s",
+    ):
+        table.add_column(head, justify="right", no_wrap=True)
+    medians = {name: median_interval(means(name)) for name in chosen}
+    best = max(chosen, key=lambda name: np.nan_to_num(medians[name].median, nan=-np.inf))
+    for name in chosen:
+        own = [r for r in results if r["method"] == name]
+        difference = paired_difference(means(name), means(chosen[0]))
+        spread = lambda x: "" if not np.isfinite(x.low) else f"{short(x.low)} to {short(x.high)}"
+        table.add_row(
+            name,
+            short(medians[name].median),
+            spread(medians[name]),
+            "" if name == chosen[0] else short(difference.median),
+            "" if name == chosen[0] else spread(difference),
+            size(own[0]["sent"]),
+            f"{np.median([r['seconds'] for r in own]):.1f}",
+            style="bold" if name == best else None,
+        )
+    console.print("\nMean over nodes of the held-out log-likelihood per row (higher is better):")
+    console.print(table)
+
+
+def _write(path: Path, results: list[dict[str, Any]]) -> None:
+    import csv
+
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(["method", "repeat", "node", "log_likelihood"])
+        for result in results:
+            for node, value in result["nodes"].items():
+                lines.writerow([result["method"], result["repeat"], node, repr(float(value))])

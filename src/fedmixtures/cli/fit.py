@@ -1,0 +1,180 @@
+"""`fedmixtures fit`: one mixture per node, from a table to a run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+
+def fit(
+    *data: str,
+    nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
+    graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None,
+    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
+    method: Annotated[str, Parameter(name=["--method", "-m"])] = "gtv-mmd",
+    alpha: str | None = None,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("run"),
+    features: str | None = None,
+    rounds: int = 40,
+    holdout: float = 0.2,
+    standardize: Annotated[bool, Parameter(negative="")] = False,
+    pooled: bool = True,
+    allow_isolated: Annotated[bool, Parameter(negative="")] = False,
+    delimiter: str | None = None,
+    set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    seed: int = 0,
+    config: Path | None = None,
+    resume: Path | None = None,
+) -> None:
+    """Fit one mixture per node and write a run folder with a report.
+
+    Example: `fedmixtures fit data.csv --nodes hospital --graph edges.csv --k 5 --out run/`
+
+    One file per node: `fedmixtures fit sites/*.csv --graph knn:5 --k auto --alpha auto --out run/`
+
+    After a crash or Ctrl-C: `fedmixtures fit --resume run/`
+
+    The folder holds `config.toml` (the effective settings), `history.jsonl` (a line per round),
+    `model.safetensors`, `assignments.parquet` (component and probabilities of every row) and
+    `report.html`. The same settings and seed give the same numbers.
+
+    Parameters
+    ----------
+    data
+        A table with a node column (CSV, Parquet, Feather, NPZ with an array X), or one file per
+        node: several files, a folder or a pattern. Without --nodes, the file name is the node.
+    nodes
+        Column that names the node of each row.
+    graph
+        Who listens to whom: a CSV with the columns source,target and if you like weight; a GraphML
+        file; `knn:5` for the five nodes with the nearest means; `full`. Without it nobody listens.
+    k
+        Components of every node: a number, a CSV with the columns node,k, or `auto` (by BIC, per
+        node where the method allows it).
+    method
+        How nodes listen; `fedmixtures methods` lists them.
+    alpha
+        How much nodes listen to neighbours: 0 is not at all. `auto` tries several by
+        cross-validation on every node's own rows.
+    out
+        Folder to write; it must not exist yet.
+    features
+        Columns to use, as a,b,c. By default all but the node column.
+    rounds
+        Exchanges between neighbours.
+    holdout
+        Share of every node's rows kept out of the fit, to judge by. 0 fits all rows, and the report
+        then cannot say whether neighbours helped.
+    standardize
+        Divide every feature by its standard deviation over all nodes' rows. Between silos that
+        needs every node's count, sums and sums of squares. The model is stored in your units.
+    pooled
+        Also fit one mixture of all rows, for comparison. Leave it out where rows may not be pooled.
+    allow_isolated
+        Accept nodes that no edge names.
+    delimiter
+        Between the cells of a CSV, if not a comma.
+    set_
+        A further setting of the method, as name=value; may be repeated.
+    seed
+        Seeds everything random.
+    config
+        Take all settings from the config.toml of another run; data and out may be given anew.
+    resume
+        Run folder to go on with, exactly where it stopped.
+    """
+    from fedmixtures.cli.settings import FitSettings, names, parse_options
+    from fedmixtures.io.runs import RunFolder
+
+    if resume is not None:
+        folder = RunFolder.existing(resume)
+        _go_on(folder, FitSettings.from_config(folder.read_config()))
+        return
+    if config is not None:
+        settings = FitSettings.from_config(RunFolder.existing(config.parent).read_config())
+        settings = dataclasses.replace(settings, data=data or settings.data)
+    else:
+        if not data:
+            raise ValueError("no data given. Name a file: fedmixtures fit data.csv --nodes COLUMN")
+        settings = FitSettings(
+            data=data,
+            nodes=nodes,
+            features=names(features),
+            delimiter=delimiter,
+            graph=graph,
+            allow_isolated=allow_isolated,
+            method=method,
+            k=k,
+            alpha=alpha,
+            rounds=rounds,
+            standardize=standardize,
+            holdout=holdout,
+            pooled=pooled,
+            seed=seed,
+            options=parse_options(set_ or []),
+        )
+    _begin(settings, out)
+
+
+def _begin(settings: Any, out: Path) -> None:
+    """Check everything, then make the folder, then work."""
+    from fedmixtures import _checks
+    from fedmixtures.cli.choose import choose_automatic
+    from fedmixtures.cli.console import hint_scale, understood
+    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.io.runs import RunFolder
+    from fedmixtures.io.tables import read_table
+
+    _checks.whole("--rounds", settings.rounds, minimum=0)
+    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    task = prepare(settings, table)
+    folder = RunFolder.create(out)
+    understood(task, settings)
+    hint_scale(task, settings)
+    task, settings = choose_automatic(task, settings)
+    folder.write_config(settings.to_config())
+    _work(folder, task, settings)
+
+
+def _go_on(folder: Any, settings: Any) -> None:
+    """The same task again, from the last checkpoint if there is one."""
+    from fedmixtures.cli.console import understood
+    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.io.runs import CHECKPOINT, MODEL
+    from fedmixtures.io.tables import read_table
+
+    if folder.file(MODEL).is_file() and not folder.file(CHECKPOINT).is_file():
+        raise ValueError(
+            f"the run in {str(folder.path)!r} is complete; there is nothing to resume. "
+            f"`fedmixtures report {folder.path}` writes its report again."
+        )
+    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    task = prepare(settings, table)
+    understood(task, settings)
+    _work(folder, task, settings, resume=True)
+
+
+def _work(folder: Any, task: Any, settings: Any, resume: bool = False) -> None:
+    """Fit, compare with the baselines, write."""
+    from fedmixtures.cli.console import say
+    from fedmixtures.cli.folder import write_run
+    from fedmixtures.cli.session import baseline_scores, fit_watched
+
+    fitted = fit_watched(task, settings, folder, resume)
+    for warning in fitted.warnings:
+        say(f"Note: {warning}", "yellow")
+    scores, notes = baseline_scores(task, settings, fitted)
+    content = write_run(folder, task, settings, fitted, scores, notes)
+    say("")
+    say(content["headline"], "bold")
+    for name, words in (("local", "own data only"), ("network", "with neighbours")):
+        median = content["scores"]["medians"][name][0]
+        if median is not None:
+            say(f"  {words:<16} {median:9.3f}  median held-out log-likelihood per row")
+    if fitted.model.status_ == "interrupted":
+        say(f"Stopped at round {fitted.model.n_iter_}.")
+        say(f"Go on with: fedmixtures fit --resume {folder.path}")
+    say(f"Open {folder.file('report.html')}")

@@ -1,0 +1,185 @@
+"""How much to listen and how many components, from every node's own rows: no labels, no oracle."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.engine.solution import FitWarning
+from fedmixtures.estimators import resolve
+from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.local import Local
+
+ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+
+
+@dataclass(frozen=True)
+class AlphaSelection:
+    """What each alpha was worth on rows no model had seen."""
+
+    alpha: float
+    alphas: tuple[float, ...]
+    scores: np.ndarray
+    """Mean over nodes and folds of held-out log-likelihood, for each alpha."""
+    errors: np.ndarray
+    """Standard error over nodes."""
+
+
+def select_alpha(
+    X: np.ndarray,
+    nodes: Any,
+    *,
+    graph: Any,
+    n_components: int | Mapping[Label, int],
+    method: Any = "gtv-mmd",
+    alphas: Sequence[float] = ALPHAS,
+    n_folds: int = 3,
+    n_rounds: int = 40,
+    random_state: int = 0,
+    on_fit: Callable[[float, int], Any] | None = None,
+) -> AlphaSelection:
+    r"""Choose `alpha` by cross-validation on each node's own held-out rows.
+
+    Every node deals its rows into folds; for each alpha and fold all nodes are fitted without that
+    fold, and each is scored on it: $\frac1n \sum_i \frac1{m_i} \sum_r \ln p_i(x_r)$, nodes
+    counting alike. Between silos every node would report two numbers per alpha and fold.
+
+    Parameters
+    ----------
+    X, nodes, graph, n_components, method, n_rounds, random_state
+        As for `NetworkGaussianMixture`; `method` must have an `alpha`.
+    alphas
+        Values to try; of equally good ones the smallest is taken.
+    n_folds
+        Parts the rows of a node are dealt into.
+    on_fit
+        Called with alpha and fold before each fit.
+    """
+    program = resolve.resolve_method(method)
+    if not hasattr(program, "alpha"):
+        raise ValueError(f"`method` is {method!r}, which has no alpha to choose.")
+    _checks.whole("n_folds", n_folds, minimum=2)
+    X, nodes = np.asarray(X, dtype=np.float64), np.asarray(nodes)
+    network = resolve.resolve_graph(graph, NodeData.from_rows(X, nodes))
+    fold = folds(nodes, n_folds, random_state, n_components)
+    table = np.full((len(alphas), network.n_nodes), 0.0)
+    seen = np.zeros(network.n_nodes)
+    for f in range(n_folds):
+        out = fold == f
+        data = NodeData.from_rows(X[out], nodes[out])
+        places = np.array([network.position(label) for label in data.labels])
+        seen[places] += data.counts
+        for a, alpha in enumerate(alphas):
+            if on_fit is not None:
+                on_fit(alpha, f)
+            model = NetworkGaussianMixture(
+                n_components,
+                graph=network,
+                method=replace(program, alpha=float(alpha)),
+                n_rounds=n_rounds,
+                random_state=random_state,
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FitWarning)  # a bad alpha is what we look for
+                model.fit(X[~out], nodes=nodes[~out])
+            values = model.score_samples(X[out], nodes[out])[data.source_index]
+            table[a, places] += np.add.reduceat(values, data.offsets[:-1])
+    table = table[:, seen > 0] / seen[seen > 0]
+    scores = table.mean(1)
+    errors = table.std(1, ddof=1) / np.sqrt(table.shape[1]) if table.shape[1] > 1 else 0 * scores
+    return AlphaSelection(float(alphas[int(scores.argmax())]), tuple(alphas), scores, errors)
+
+
+def folds(nodes: np.ndarray, n_folds: int, seed: int, n_components: Any) -> np.ndarray:
+    """Fold of every row, dealt within nodes; -1 (always kept) where a node has no row to spare."""
+    fold = np.full(len(nodes), -1)
+    data = NodeData.from_rows(np.zeros((len(nodes), 1)), nodes)
+    for i, (label, count) in enumerate(zip(data.labels, data.counts, strict=True)):
+        k = n_components[label] if isinstance(n_components, Mapping) else n_components
+        rows = data.source_index[data.offsets[i] : data.offsets[i + 1]]
+        rng = np.random.default_rng([seed, label_hash(label)])
+        # However the folds fall, at least k rows must be left when one is taken out.
+        dealt = np.arange(count) % n_folds
+        if count - -(-count // n_folds) >= k:
+            fold[rng.permutation(rows)] = dealt
+    return fold
+
+
+@dataclass(frozen=True)
+class ComponentSelection:
+    """How many components each node's own rows support."""
+
+    n_components: dict[Label, int]
+    candidates: tuple[int, ...]
+    bic: np.ndarray
+    """Criterion (nodes, candidates), infinite where a node has too few rows; lower is better."""
+
+
+def select_components(
+    X: np.ndarray,
+    nodes: Any,
+    *,
+    candidates: Sequence[int] = tuple(range(1, 9)),
+    method: Any = "gtv-mmd",
+    network: Network | None = None,
+    random_state: int = 0,
+    on_fit: Callable[[int], Any] | None = None,
+) -> ComponentSelection:
+    r"""Choose the number of components of every node by its own BIC.
+
+    $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + (k(1 + d + d(d+1)/2) - 1) \ln m_i$, for mixtures
+    that each node fits alone. Where `method` needs one number for all nodes, the criterion is
+    summed over nodes first.
+    """
+    X, nodes = np.asarray(X, dtype=np.float64), np.asarray(nodes)
+    data = NodeData.from_rows(X, nodes)
+    d = data.n_features
+    distinct = np.array([len(np.unique(data.of(i)[0], axis=0)) for i in range(data.n_nodes)])
+    bic = np.full((data.n_nodes, len(candidates)), np.inf)
+    for c, k in enumerate(candidates):
+        # A covariance wants some rows: fewer than d + 1 per component is no evidence for it.
+        enough = (distinct >= k) & ((data.counts >= k * (d + 1)) | (k == 1))
+        if not enough.any():
+            continue
+        if on_fit is not None:
+            on_fit(k)
+        kept = np.isin(data.node_index, np.flatnonzero(enough))
+        rows, labels = data.rows[kept], nodes[data.source_index[kept]]
+        model = NetworkGaussianMixture(
+            k, method=Local(engine="jax", reg_covar=1e-3), random_state=random_state
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            values = model.fit(rows, nodes=labels).score_samples(rows, labels)
+        counts = data.counts[enough]
+        sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(counts)[:-1]]))
+        bic[enough, c] = -2 * sums + (k * (1 + d + d * (d + 1) / 2) - 1) * np.log(counts)
+    chosen = np.array(candidates)[bic.argmin(1)]
+    if not _may_differ(resolve.resolve_method(method), data, network):
+        allowed = np.isfinite(bic).all(0)
+        if not allowed.any():
+            raise ValueError("`candidates` holds no number that every node has rows for.")
+        chosen[:] = candidates[int(np.where(allowed, bic.sum(0), np.inf).argmin())]
+    return ComponentSelection(
+        dict(zip(data.labels, chosen.tolist(), strict=True)), tuple(candidates), bic
+    )
+
+
+def _may_differ(method: Any, data: NodeData, network: Network | None) -> bool:
+    """Whether nodes may have different numbers of components under this method."""
+    numbers = [1 + i % 2 for i in range(data.n_nodes)]
+    network = network or resolve.resolve_graph(None, data)
+    try:
+        method.check(numbers, network)
+        resolve.bounded(method, data, numbers)
+    except ValueError:
+        return False
+    return True
