@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
     from fedmixtures.methods.centralized import Centralized as Centralized
+    from fedmixtures.methods.consensus_em import ConsensusEM as ConsensusEM
     from fedmixtures.methods.fedem import FedEM as FedEM
+    from fedmixtures.methods.fedgengmm import FedGenGMM as FedGenGMM
+    from fedmixtures.methods.fedgrem import FedGrEM as FedGrEM
     from fedmixtures.methods.fedkmeans import FedKMeans as FedKMeans
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
     from fedmixtures.methods.ifca import IFCA as IFCA
@@ -62,6 +65,9 @@ _HOMES = {
     "FedKMeans": "methods.fedkmeans",
     "FedEM": "methods.fedem",
     "IFCA": "methods.ifca",
+    "ConsensusEM": "methods.consensus_em",
+    "FedGrEM": "methods.fedgrem",
+    "FedGenGMM": "methods.fedgengmm",
     "ShapePrior": "mixture.em",
     "FeasibleSet": "mixture.feasible",
     "Mixture": "mixture.mixture",

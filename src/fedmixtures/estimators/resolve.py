@@ -21,7 +21,10 @@ from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.centralized import Centralized
+from fedmixtures.methods.consensus_em import ConsensusEM
 from fedmixtures.methods.fedem import FedEM
+from fedmixtures.methods.fedgengmm import FedGenGMM
+from fedmixtures.methods.fedgrem import FedGrEM
 from fedmixtures.methods.fedkmeans import FedKMeans
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.ifca import IFCA
@@ -35,6 +38,9 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedkmeans": FedKMeans,
     "fedem": FedEM,
     "ifca": IFCA,
+    "consensus-em": ConsensusEM,
+    "fedgrem": FedGrEM,
+    "fedgengmm": FedGenGMM,
     "gtv-euclidean": lambda: GTVMin(Euclidean()),
     "gtv-kl": lambda: GTVMin(KL()),
     "gtv-mmd": lambda: GTVMin(MMD()),

@@ -1,0 +1,1 @@
+"""Node programs: what fits the `method` slot of the estimator."""

@@ -13,7 +13,7 @@ That is EM for $\sum_i \ln p_i$: the likelihood of all rows never falls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp

@@ -2,13 +2,15 @@ r"""Algorithm 1: synchronous projected gradient on the GTVMin objective.
 
 **The objective, written down once.** Eq. (2) of the paper,
 
-$$F(\Theta) = \sum_i \Big[ L_i(\theta_i) + \alpha \sum_{j \in N(i)} w_{ij} D(\theta_i, \theta_j) \Big],$$
+$$F(\Theta) = \sum_i \Big[ L_i(\theta_i)
+  + \alpha \sum_{j \in N(i)} w_{ij} D(\theta_i, \theta_j) \Big],$$
 
 counts every edge from both ends. In Algorithm 1 node i differentiates its own bracket with the
 neighbours frozen, so that for a symmetric D a round with one local step moves along
 
 $$\nabla_{\theta_i}\Big[ L_i + \alpha \sum_j w_{ij} D(\theta_i, \theta_j) \Big]
-  = \nabla_{\theta_i} \Big[ \sum_i L_i + \alpha \sum_{\{i,j\} \in E} w_{ij} D(\theta_i, \theta_j) \Big]:$$
+  = \nabla_{\theta_i} \Big[ \sum_i L_i
+  + \alpha \sum_{\{i,j\} \in E} w_{ij} D(\theta_i, \theta_j) \Big]:$$
 
 projected gradient on the objective that counts every edge **once**, which is F with $\alpha/2$. We
 report and certify that objective. Proposition 1 holds for it; for F as printed it does not (at a
