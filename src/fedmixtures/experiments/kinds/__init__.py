@@ -1,0 +1,1 @@
+"""One module per kind of experiment: which cells it needs, and what is made of them."""

@@ -1,0 +1,125 @@
+"""Compute what is missing: cells in batches, batches in worker processes of one thread each."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any
+
+from fedmixtures.experiments.cells import Cell
+from fedmixtures.experiments.journal import Journal, Numbers
+
+Work = list[tuple[Cell, int]]
+"""Cells and seeds that one process computes together."""
+Progress = Callable[[str, int, int], Any]
+"""Called with what was just finished, how many runs are done and how many there are."""
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Also the way around a deadlock of jaxlib 0.10: batched LAPACK calls that wait for each other
+    # on a thread pool with no thread left.
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "JAX_PLATFORMS": "cpu",
+}
+PER_TASK = 40
+"""Runs that are not computed together are handed out in tasks of at most this many."""
+DEAR = {"gtv-mmd": 2, "gtv-kl": 3, "gtv-euclidean": 1}
+
+
+def complete(
+    wanted: Iterable[tuple[Cell, Sequence[int]]],
+    journal: Journal,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Compute the seeds of the wanted cells that the journal does not have.
+
+    With ``jobs=0`` in this very process, threads as they are.
+    """
+    missing = [(cell, seed) for cell, seeds in wanted for seed in journal.missing(cell, seeds)]
+    batches = _batches(list(dict.fromkeys(missing)))
+    total, done = sum(map(len, batches)), 0
+    for work, numbers in _results(batches, jobs):
+        for (cell, seed), own in zip(work, numbers, strict=True):
+            journal.write(cell, seed, own)
+        done += len(work)
+        if progress is not None:
+            progress(_title(work[0][0]), done, total)
+
+
+def _results(batches: list[Work], jobs: int) -> Iterator[tuple[Work, list[Numbers]]]:
+    if jobs == 0 or not batches:
+        yield from ((work, compute(work)) for work in batches)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with _environment(ONE_THREAD), ProcessPoolExecutor(min(jobs, len(batches)), spawn) as pool:
+        running = {pool.submit(compute, work): work for work in batches}
+        try:
+            while running:
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def compute(work: Work) -> list[Numbers]:
+    """The numbers of one batch, in this process."""
+    task = importlib.import_module(f"fedmixtures.experiments.tasks.{work[0][0].task}")
+    return list(task.compute([(cell.settings, seed) for cell, seed in work]))
+
+
+def _batches(missing: Work) -> list[Work]:
+    """Runs of one method together: as one union where it allows that. Dear ones come first."""
+    groups: dict[str, Work] = {}
+    for cell, seed in missing:
+        own = {name: v for name, v in cell.settings.items() if name not in ("data", "graph")}
+        alone = "graph" in cell.settings and not cell.settings["graph"]
+        apart = cell.settings["data"] if alone else _dimension(cell)
+        text = json.dumps([cell.task, own, apart], sort_keys=True)
+        groups.setdefault(text, []).append((cell, seed))
+    ordered = sorted(groups.values(), key=_cost, reverse=True)
+    return [work for group in ordered for work in _split(group)]
+
+
+def _dimension(cell: Cell) -> Any:
+    """Unions are over problems of one shape."""
+    data = cell.settings.get("data", {})
+    return data.get("scenario"), data.get("n_features")
+
+
+def _cost(work: Work) -> float:
+    """A guess: the digits take longest, then whatever has most runs."""
+    settings = work[0][0].settings
+    dear = DEAR.get(settings.get("method", ""), 0.1)
+    return len(work) * dear * (10 if settings.get("n_components", 0) > 5 else 1)
+
+
+def _split(work: Work) -> list[Work]:
+    """A union stays whole; runs that are computed one by one may go to several processes."""
+    if work[0][0].settings.get("graph"):
+        return [work]
+    return [work[i : i + PER_TASK] for i in range(0, len(work), PER_TASK)]
+
+
+def _title(cell: Cell) -> str:
+    return cell.settings.get("method", cell.task)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set for the length of a block; worker processes inherit it."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
