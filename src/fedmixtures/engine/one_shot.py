@@ -19,15 +19,26 @@ BYTES = 8
 
 
 def fit_once(
-    method: OneShot, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    method: OneShot,
+    data: NodeData,
+    n_components: Sequence[int] | None,
+    theta: Mixture | None,
+    seed: int,
 ) -> Solution:
     """Fit all nodes; the history has one entry, the fit of the result."""
+    if n_components is None:
+        raise ValueError(
+            f"`n_components` is missing: {type(method).__name__} makes its own starts. "
+            "Give the number of components of each node."
+        )
     outcome = method.fit(data, n_components, theta, seed)
     if outcome.message:
         warnings.warn(outcome.message, FitWarning, stacklevel=3)
     open_end = np.full(1, np.nan)
     losses = node_losses(outcome.theta, data)
-    history = History(np.array([losses.sum()]), np.zeros(1), open_end, open_end)
+    total, nothing = np.array([losses.sum()]), np.zeros(1)
+    nodes = losses[None], np.zeros_like(losses)[None]
+    history = History(total, nothing, open_end, open_end, *nodes)
     bytes_of = lambda numbers: dict(
         zip(data.labels, (BYTES * np.asarray(numbers)).tolist(), strict=True)
     )

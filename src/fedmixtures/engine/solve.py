@@ -70,7 +70,7 @@ def solve(
     program = method.program()
     if isinstance(program, OneShot):
         with compilation_cache():
-            return fit_once(program, data, n_components or (), theta, options.seed)
+            return fit_once(program, data, n_components, theta, options.seed)
     if isinstance(program, HubProgram):  # who neighbours whom plays no part
         nobody = np.zeros(0, dtype=np.int64)
         network = Network(data.labels, nobody, nobody, np.zeros(0))

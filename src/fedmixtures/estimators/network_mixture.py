@@ -38,8 +38,10 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
     graph : Network, networkx.Graph, sparse matrix, edge list, "full", "knn", "knn:5" or None
         Who listens to whom, by node label. None: nobody.
     method : str or object
-        ``"gtv-mmd"``, ``"gtv-kl"``, ``"gtv-euclidean"``, or an object that carries its own
-        settings, such as ``GTVMin(MMD(), alpha=0.3)``.
+        ``"gtv-mmd"``, ``"gtv-kl"``, ``"gtv-euclidean"``; to compare with, ``"local"``,
+        ``"centralized"``, ``"fedkmeans"``, ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``,
+        ``"fedgengmm"``, ``"ifca"``; or an object that carries its own settings, such as
+        ``GTVMin(MMD(), alpha=0.3)`` or ``IFCA(n_groups=3)``.
     n_rounds : int
         Exchanges between neighbours.
     init : "kmeans", KMeansStart or mapping

@@ -34,17 +34,17 @@ from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
 METHODS: dict[str, Callable[[], Method]] = {
-    "centralized": Centralized,
-    "fedkmeans": FedKMeans,
-    "fedem": FedEM,
-    "ifca": IFCA,
-    "consensus-em": ConsensusEM,
-    "fedgrem": FedGrEM,
-    "fedgengmm": FedGenGMM,
     "gtv-euclidean": lambda: GTVMin(Euclidean()),
     "gtv-kl": lambda: GTVMin(KL()),
     "gtv-mmd": lambda: GTVMin(MMD()),
     "local": Local,
+    "centralized": Centralized,
+    "fedkmeans": FedKMeans,
+    "fedgrem": FedGrEM,
+    "consensus-em": ConsensusEM,
+    "fedem": FedEM,
+    "fedgengmm": FedGenGMM,
+    "ifca": IFCA,
 }
 """What the strings of the `method` slot stand for."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
@@ -26,6 +28,8 @@ from fedmixtures.mixture.precision import double
 
 BATCH_CELLS = 20_000_000
 """Rows times components of all fits in one device call, at most."""
+MANY_ROWS = 50_000
+"""A fit of this many rows gains from threads."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,10 @@ class EMFits(OneShot):
         tasks = [_sorted(task) for task in tasks]
         counts = {task.label: len(distinct_rows(task.rows, task.counts)[0]) for task in tasks}
         _checks.enough_rows(counts, {task.label: task.n_components for task in tasks})
-        return self._by_jax(tasks) if self.engine == "jax" else self._by_sklearn(tasks)
+        # Threads cost more than they bring on rows this few, much more on a busy machine.
+        few = max(len(task.rows) for task in tasks) < MANY_ROWS
+        with threadpool_limits(1) if few else nullcontext():
+            return self._by_jax(tasks) if self.engine == "jax" else self._by_sklearn(tasks)
 
     def _by_sklearn(self, tasks: list[Task]) -> Fits:
         from sklearn.exceptions import ConvergenceWarning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fedmixtures.methods.method import Meeting
 from fedmixtures.mixture.mixture import Mixture
@@ -17,7 +18,9 @@ def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
 
     k, d = theta.n_components, theta.n_features
     centres = theta.means[meeting.order].reshape(-1, d)
-    means = KMeans(k, n_init=N_INIT, random_state=meeting.seed).fit(centres).cluster_centers_
+    with threadpool_limits(1):
+        kmeans = KMeans(k, n_init=N_INIT, random_state=meeting.seed).fit(centres)
+    means = kmeans.cluster_centers_
     covariance = theta.covariances.reshape(-1, d, d).mean(0)
     return Mixture(np.full(k, 1 / k), means, np.broadcast_to(covariance, (k, d, d)))
 

@@ -95,30 +95,35 @@ class IFCA(HubProgram):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """The number of groups must be given, and there must be a node for each."""
+        del network
         _checks.same_components("IFCA", n_components)
+        self._groups(len(n_components))
+
+    def _groups(self, n_nodes: int) -> int:
         if self.n_groups is None:
             raise ValueError(
                 "`n_groups` of IFCA is missing: the method cannot find the number of groups. Give "
                 "it, as in method=IFCA(n_groups=3)."
             )
-        if self.n_groups > len(n_components):
+        if self.n_groups > n_nodes:
             raise ValueError(
-                f"`n_groups` is {self.n_groups}, but there are {len(n_components)} nodes. "
+                f"`n_groups` is {self.n_groups}, but there are {n_nodes} nodes. "
                 "Give at most one group per node."
             )
+        return self.n_groups
 
     def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
         """The hub asks random nodes for their mixtures and sends them to all."""
-        assert self.n_groups is not None
+        groups = self._groups(len(meeting.labels))
         rng = np.random.default_rng(meeting.seed)
-        n, shape = len(meeting.labels), (self.restarts, self.n_groups)
-        drawn = [rng.permutation(n)[: self.n_groups] for _ in range(self.restarts)]
+        n, shape = len(meeting.labels), (self.restarts, groups)
+        drawn = [rng.permutation(n)[:groups] for _ in range(self.restarts)]
         chosen = meeting.order[np.concatenate(drawn)]
         models = jax.tree.map(lambda part: part.reshape(*shape, *part.shape[1:]), theta.at(chosen))
         one = sum(part[0].size for part in theta.parts)
         sent = one * np.isin(np.arange(n), chosen)
         start = Candidates(models, np.zeros(()))
-        return Prepared(theta, start, start, sent, one * self.restarts * self.n_groups)
+        return Prepared(theta, start, start, sent, one * self.restarts * groups)
 
     def start(self, theta: Mixture, shared: Candidates, data: NodeRows) -> Candidates:
         """The mixtures of all groups."""
