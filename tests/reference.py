@@ -7,9 +7,8 @@ projection from eigh and a sort, and gradients are coded from their derivation:
 * ln p(x) differentiates to N_c(x) / p(x) in the weight, r_c P (x - mu) in the mean and
   r_c (P (x - mu)(x - mu)' P - P) / 2 in the covariance, P the inverse covariance, r_c the
   responsibility.
-* E k(x, y) of eq. (5) is (2 pi sigma^2)^(d/2) times the density of N(0, S) at the difference of the
-  means; its gradient in the first mean is -g S^-1 delta and in the first covariance
-  g (S^-1 delta delta' S^-1 - S^-1) / 2.
+* E k(x, y) = g of eq. (5) differentiates to -g S^-1 delta in the first mean and to
+  g (S^-1 delta delta' S^-1 - S^-1) / 2 in the first covariance.
 
 Covariance gradients treat all d^2 entries as free, as the paper's stacked vector does.
 """
@@ -98,11 +97,12 @@ def kl_on(own, neighbour, points):
 
 
 def expected_kernel(mean, cov, other_mean, other_cov, sigma):
-    """Eq. (5) through the density of a difference of Gaussians."""
+    """Eq. (5) as printed."""
     d = len(mean)
     S = cov + other_cov + sigma**2 * np.eye(d)
-    density = multivariate_normal.pdf(mean - other_mean, np.zeros(d), S)
-    return (2 * np.pi * sigma**2) ** (d / 2) * density
+    delta = mean - other_mean
+    exponent = -0.5 * delta @ np.linalg.solve(S, delta)
+    return sigma**d / np.sqrt(np.linalg.det(S)) * np.exp(exponent)
 
 
 def inner(p, q, sigma):
