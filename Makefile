@@ -14,7 +14,7 @@ DEMO_READY := $(if $(wildcard .venv/.ready-test),.venv/.ready-test,.venv/.ready-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit lint docs clean
+.PHONY: help demo test unit lint docs clean browser
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,18 @@ help:  ## List the targets
 demo: $(DEMO_READY)  ## Fit a small network of nodes and write a report
 	$(BIN)/fedmixtures demo
 
-test: .venv/.ready-test  ## Everything that must pass: import contracts, ruff, all tests
+test: .venv/.ready-test browser  ## Everything that must pass: import contracts, ruff, all tests
 	$(BIN)/lint-imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The tests of the report page need a real browser.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	{ apt-get update -qq; apt-get install -y -qq chromium >/dev/null; }; } || \
+	echo "note: Chromium is missing, so the tests of the report page are skipped." \
+	"Install the package 'chromium' to run them."
 
 unit: .venv/.ready-test  ## The fast tests only
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"

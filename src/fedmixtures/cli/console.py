@@ -117,12 +117,12 @@ class RoundsBar:
             say(f"round {number}/{self.total}  {numbers}")
 
 
-def short(value: float | None, digits: int = 3) -> str:
+def short(value: float | int | None, digits: int = 3) -> str:
     """A number for a table."""
     return "–" if value is None or not np.isfinite(value) else f"{value:,.{digits}f}"
 
 
-def size(count: float) -> str:
+def size(count: float | int) -> str:
     """Bytes in words."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:

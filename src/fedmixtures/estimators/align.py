@@ -25,9 +25,8 @@ def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
 
     n = network.n_nodes
     # A tree of zero-cost edges would be read as no edges at all.
-    costs = [
-        matching(i, j)[1] + 1e-300 for i, j in zip(network.source, network.target, strict=True)
-    ]
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    costs = [matching(i, j)[1] + 1e-300 for i, j in ends]
     tree = minimum_spanning_tree(csr_array((costs, (network.source, network.target)), (n, n)))
     orders = np.full((n, theta.n_components), -1)
     first = None
@@ -40,8 +39,9 @@ def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
             orders[root] = matching(first, root)[0][orders[first]]
         first = root if first is None else first
         visited, parents = breadth_first_order(tree, root, directed=False)
-        for node in visited[1:]:
-            orders[node] = matching(parents[node], node)[0][orders[parents[node]]]
+        for node in visited[1:].tolist():
+            parent = int(parents[node])
+            orders[node] = matching(parent, node)[0][orders[parent]]
     return orders
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.report.svg import Axis, figure, label, line, number, padded, tick_text
+from fedmixtures.report.svg import Axis, Number, figure, label, line, number, padded, tick_text
 
 WIDTH = 720.0
 FEW_NODES = 40
@@ -30,15 +30,15 @@ def gain_classes(content: dict[str, Any]) -> list[str]:
     return classes
 
 
-def gains(content: dict[str, Any]) -> str:
+def gains(content: dict[str, Any], width: Number = WIDTH) -> str:
     """Held-out log-likelihood three ways: a line per node, or all gains by rank."""
     nodes = content["nodes"]
     order = [i for i in by_gain(content) if nodes["gain"][i] is not None]
     if not order:
         return ""
     if len(order) <= FEW_NODES:
-        return _dumbbells(content, order)
-    return _ranked(content, order)
+        return _dumbbells(content, order, width)
+    return _ranked(content, order, width)
 
 
 def by_gain(content: dict[str, Any]) -> list[int]:
@@ -47,7 +47,7 @@ def by_gain(content: dict[str, Any]) -> list[int]:
     return sorted(range(len(gains)), key=lambda i: (gains[i] is None, -(gains[i] or 0.0)))
 
 
-def _dumbbells(content: dict[str, Any], order: list[int]) -> str:
+def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
     nodes, css = content["nodes"], gain_classes(content)
     columns = {name: [nodes[name][i] for i in order] for name in ("local", "network", "pooled")}
     good = [v for v in columns["network"] + columns["pooled"] if v is not None]
@@ -57,10 +57,11 @@ def _dumbbells(content: dict[str, Any], order: list[int]) -> str:
     low, high = padded([max(v, floor) for v in everything], 0.03)
     names = [nodes["label"][i] for i in order]
     left = min(150.0, 22 + 6.6 * max(len(name) for name in names))
-    x = Axis(low, high, left, WIDTH - 78)
+    x = Axis(low, high, left, width - 78)
     top, step = 26.0, 19.0
     bottom = top + step * len(order)
-    body = [_grid(x, top - 8, bottom, "log-likelihood of a held-out row (nats): right is better")]
+    words = "held-out log-likelihood (nats per row): right is better"
+    body = [_grid(x, top - 8, bottom, words)]
     for row, i in enumerate(order):
         y = top + step * (row + 0.5)
         own, new, pooled = (nodes[name][i] for name in ("local", "network", "pooled"))
@@ -79,21 +80,21 @@ def _dumbbells(content: dict[str, Any], order: list[int]) -> str:
             + (_tick(x(max(pooled, low)), y) if pooled is not None else "")
             + f'{mark}<circle class="new" cx="{number(end)}" cy="{number(y)}" r="5"/>'
             + label(left - 12, y + 4, names[row], "name", "end")
-            + label(WIDTH - 64, y + 4, signed(nodes["gain"][i]), "value")
+            + label(width - 64, y + 4, signed(nodes["gain"][i]), "value")
             + "</g>"
         )
-    body.append(label(WIDTH - 64, top - 12, "gain", "axis"))
+    body.append(label(width - 64, top - 12, "gain", "axis"))
     title = "Held-out log-likelihood of every node: own data only, with neighbours, pooled"
-    return figure(WIDTH, bottom + 42, title, "".join(body), "gains")
+    return figure(width, bottom + 42, title, "".join(body), "gains")
 
 
-def _ranked(content: dict[str, Any], order: list[int]) -> str:
+def _ranked(content: dict[str, Any], order: list[int], across: Number) -> str:
     """Bars of gain from best to worst, one path per colour."""
     nodes, css = content["nodes"], gain_classes(content)
     values = np.array([nodes["gain"][i] for i in order])
     reach = max(np.quantile(np.abs(values), 0.95), 1e-9) * 1.25
     height, left = 240.0, 58.0
-    x = Axis(0, len(order), left, WIDTH - 8)
+    x = Axis(0, len(order), left, across - 8)
     y = Axis(-reach if values.min() < 0 else 0.0, reach, height - 26, 12)
     paths: dict[str, list[str]] = {}
     width = max(x(1) - x(0), 0.4)
@@ -102,7 +103,7 @@ def _ranked(content: dict[str, Any], order: list[int]) -> str:
         bar = f"M{number(x(rank))} {number(y(0))}V{number(to)}h{number(width)}V{number(y(0))}"
         paths.setdefault(css[i], []).append(bar)
     body = [
-        f'<path class="grid" d="M{left} {number(y(t))}H{WIDTH - 8}"/>'
+        f'<path class="grid" d="M{left} {number(y(t))}H{across - 8}"/>'
         + label(left - 8, y(t) + 4, tick_text(t), "axis", "end")
         for t in y.ticks(4)
     ]
@@ -111,7 +112,7 @@ def _ranked(content: dict[str, Any], order: list[int]) -> str:
         label(left, height - 6, "gain of every node in nats per held-out row, best first", "axis")
     )
     title = f"Gain of {len(order)} nodes by rank, from {values[0]:.3g} to {values[-1]:.3g}"
-    return figure(WIDTH, height, title, "".join(body), "gains ranked")
+    return figure(across, height, title, "".join(body), "gains ranked")
 
 
 def network(content: dict[str, Any], interactive: bool = True) -> str:
@@ -171,7 +172,7 @@ def convergence(content: dict[str, Any]) -> list[str]:
     return [_over_rounds(*picture) for picture in pictures]
 
 
-def _over_rounds(title: str, rounds: list[int], values: list[float | None], better: str) -> str:
+def _over_rounds(title: str, rounds: list[int], values: list[Number | None], better: str) -> str:
     pairs = [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None]
     if len(pairs) < 2:
         return ""
@@ -194,20 +195,20 @@ def _over_rounds(title: str, rounds: list[int], values: list[float | None], bett
     return figure(width, height, words, "".join(body), "chart")
 
 
-def _grid(x: Axis, top: float, bottom: float, words: str) -> str:
+def _grid(x: Axis, top: Number, bottom: Number, words: str) -> str:
     parts = [
         f'<path class="grid" d="M{number(x(t))} {number(top)}V{number(bottom)}"/>'
         + label(x(t), bottom + 16, tick_text(t), "axis", "middle")
-        for t in x.ticks(6)
+        for t in x.ticks(6 if x.end - x.start > 400 else 3)
     ]
     return "".join(parts) + label((x.start + x.end) / 2, bottom + 36, words, "axis", "middle")
 
 
-def _tick(x: float, y: float) -> str:
+def _tick(x: Number, y: Number) -> str:
     return f'<path class="pooled" d="M{number(x)} {number(y - 6)}v12"/>'
 
 
-def signed(value: float | None) -> str:
+def signed(value: Number | None) -> str:
     """A gain with its sign."""
     if value is None:
         return "–"

@@ -14,6 +14,8 @@ FIRST_NODES = 30
 """Lines of the node table that are in the page itself; its script adds the others on request."""
 STATIC_NODES = 300
 PORTRAITS = 12
+NARROW = 380.0
+"""Width of pictures for a phone: the same size of letters on less room."""
 
 
 def render(content: dict[str, Any], static: bool = False) -> str:
@@ -34,6 +36,7 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         headline=headline(content),
         story=story(content),
         gains=figures.gains(content),
+        gains_narrow=figures.gains(content, NARROW),
         network=figures.network(content, interactive=not static),
         charts=[chart for chart in figures.convergence(content) if chart],
         table=order[: STATIC_NODES if static else FIRST_NODES],
@@ -50,7 +53,7 @@ def embedded(content: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def short(value: float | None, digits: int = 3) -> str:
+def short(value: float | int | None, digits: int = 3) -> str:
     """A number for a table."""
     if value is None:
         return "–"
@@ -59,7 +62,7 @@ def short(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def count(value: float) -> str:
+def count(value: float | int) -> str:
     """A whole number with separators."""
     return f"{value:,.0f}"
 

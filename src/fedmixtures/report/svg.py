@@ -7,23 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+Number = float | int
+
 
 @dataclass(frozen=True)
 class Axis:
     """Numbers from `low` to `high` along a line from `start` to `end`."""
 
-    low: float
-    high: float
-    start: float
-    end: float
+    low: Number
+    high: Number
+    start: Number
+    end: Number
 
-    def __call__(self, value: float) -> float:
+    def __call__(self, value: Number) -> Number:
         """Where a number stands."""
         span = self.high - self.low
         share = (value - self.low) / span if span else 0.5
         return self.start + share * (self.end - self.start)
 
-    def ticks(self, wanted: int = 5) -> list[float]:
+    def ticks(self, wanted: int = 5) -> list[Number]:
         """Round numbers inside the axis."""
         span = self.high - self.low
         if span <= 0:
@@ -36,19 +38,19 @@ class Axis:
         return [i * step for i in range(first, last + 1)]
 
 
-def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+def padded(values: Sequence[Number], share: float = 0.06) -> tuple[Number, Number]:
     """A range that holds the numbers, with some air around."""
     low, high = min(values), max(values)
     air = (high - low) * share or max(abs(high), 1.0) * 0.05
     return low - air, high + air
 
 
-def number(value: float) -> str:
+def number(value: Number) -> str:
     """A coordinate with two decimals, no more."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def tick_text(value: float) -> str:
+def tick_text(value: Number) -> str:
     """A number beside a tick."""
     if value == 0 or abs(value) < 1e-12:
         return "0"
@@ -57,12 +59,12 @@ def tick_text(value: float) -> str:
     return f"{value:,.4g}".replace("-", "−")
 
 
-def line(points: Sequence[tuple[float, float]]) -> str:
+def line(points: Sequence[tuple[Number, Number]]) -> str:
     """The path through these points."""
     return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
 
 
-def label(x: float, y: float, words: str, css: str = "", anchor: str = "start") -> str:
+def label(x: Number, y: Number, words: str, css: str = "", anchor: str = "start") -> str:
     """A piece of text."""
     return (
         f'<text x="{number(x)}" y="{number(y)}" class="{css}" text-anchor="{anchor}">'
@@ -70,7 +72,7 @@ def label(x: float, y: float, words: str, css: str = "", anchor: str = "start") 
     )
 
 
-def figure(width: float, height: float, title: str, body: str, css: str = "") -> str:
+def figure(width: Number, height: Number, title: str, body: str, css: str = "") -> str:
     """A picture with a name for those who do not see it."""
     return (
         f'<svg class="{css}" viewBox="0 0 {number(width)} {number(height)}" role="img" '

@@ -51,7 +51,7 @@ def _likelier(gain: float) -> str:
     return f"{words} times {'as' if gain > 0 else 'less'} likely"
 
 
-def size(count: float) -> str:
+def size(count: float | int) -> str:
     """Bytes in words."""
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:

@@ -1,0 +1,49 @@
+"""`fedmixtures experiment`: repeat the paper's experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedmixtures.cli.console import console, say
+
+
+def experiment(
+    *names: str,
+    seeds: int | None = None,
+    jobs: int | None = None,
+    quick: bool = False,
+    output: Path = Path("results"),
+) -> None:
+    """Repeat an experiment of the paper, with its published numbers beside ours.
+
+    Parameters
+    ----------
+    names
+        Any of table1, table2, fig-sbm, fig-rounds, table3, fig-digits, proposition1, alpha-grid; or all.
+    seeds
+        How many seeds, beginning with 0; 20 unless given.
+    jobs
+        Worker processes of one thread each; one per core unless given.
+    quick
+        Three seeds, for a first look.
+    output
+        Where tables, figures and numbers go. What was computed before is not computed again.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from fedmixtures.experiments.config import NAMES
+    from fedmixtures.experiments.environment import command_line
+    from fedmixtures.experiments.run import run
+
+    if not names:
+        raise ValueError(f"`names` is empty. Choose from {', '.join(NAMES)}, or all.")
+    columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("runs", total=None)
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        folders = run(names, seeds, jobs, quick, output, progress, command_line())
+    for folder in folders:
+        say(f"{folder}/table.md")
