@@ -1,0 +1,186 @@
+"""What a federation is asked to do, as plain JSON: read by every site, by the hub, by the driver.
+
+The key of a job is a digest of all of it. Boxes are sealed under that key, so that sites which were
+told different things cannot read each other. This module needs no JAX: the hub uses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+FORMAT = 1
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
+
+
+class JobError(ValueError):
+    """A job that makes no sense."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A fit: who takes part, who listens to whom, and what every node runs."""
+
+    name: str
+    n_components: dict[str, int]
+    """Components of every site; its keys are the sites."""
+    edges: tuple[tuple[str, str, float], ...]
+    features: tuple[str, ...]
+    """What the columns mean, in order; every site maps its own column names to them."""
+    method: dict[str, Any]
+    """The encoded method object, with its feasible set."""
+    start: dict[str, Any]
+    """The encoded start object."""
+    n_rounds: int = 40
+    seed: int = 0
+    max_stale: int = 3
+    """Rounds a silent neighbour's last model is used again."""
+    shift: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    """Agreed numbers by which every site shifts and divides its columns; empty for none."""
+    privacy: dict[str, float] | None = None
+    """Differential privacy of every node's steps: `clip` and `noise` (in units of sensitivity)."""
+    collector: str | None = None
+    """Who receives the final models, by a name of the rosters; None for nobody."""
+    format: int = field(default=FORMAT)
+
+    def __post_init__(self):
+        _check(self)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites, sorted."""
+        return tuple(sorted(self.n_components))
+
+    @property
+    def most_components(self) -> int:
+        """Component slots of every message."""
+        return max(self.n_components.values())
+
+    def neighbours(self, site: str) -> dict[str, float]:
+        """Neighbours of a site with the weights of the edges."""
+        found = {}
+        for a, b, weight in self.edges:
+            if site in (a, b):
+                found[b if site == a else a] = weight
+        return found
+
+    @property
+    def reach(self) -> int:
+        """How far apart two sites' rounds can be: the longest shortest path of the graph."""
+        near = {site: self.neighbours(site) for site in self.sites}
+        return max(_depth(near, site) for site in self.sites)
+
+    def to_json(self) -> str:
+        """One text for one job: keys sorted, no spaces."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def key(self) -> str:
+        """Digest of everything above."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Job:
+        """A job from parsed JSON; `JobError` says what is wrong with it."""
+        if not isinstance(plain, Mapping):
+            raise JobError("a job is a JSON object")
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(str(name) for name in set(plain) - known)
+        if unknown:
+            raise JobError(f"a job has no entry {unknown[0]!r}")
+        try:
+            given = dict(plain)
+            given["edges"] = tuple(tuple(edge) for edge in given["edges"])
+            for name in ("features", "shift", "scale"):
+                given[name] = tuple(given.get(name, ()))
+            return cls(**given)
+        except JobError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise JobError(f"the job is incomplete or malformed: {str(error)[:200]}") from None
+
+
+def _check(job: Job) -> None:
+    """Sizes within bounds, names that exist, numbers that are numbers."""
+    wrong = _wrong_sites(job) or _wrong_numbers(job)
+    if wrong:
+        raise JobError(wrong)
+
+
+def _wrong_sites(job: Job) -> str:
+    if job.format != FORMAT:
+        return f"the job has format {job.format!r}, this version reads {FORMAT}"
+    if not isinstance(job.name, str) or not SITE_NAME.fullmatch(job.name):
+        return "the name of a job is made of letters, digits, '_', '.' and '-', at most 63"
+    sites = job.n_components
+    if not isinstance(sites, dict) or not 1 <= len(sites) <= MAX_SITES:
+        return f"a job has 1 to {MAX_SITES} sites"
+    for site, k in sites.items():
+        if not isinstance(site, str) or not SITE_NAME.fullmatch(site):
+            return f"{str(site)[:80]!r} is no site name: letters, digits, '_', '.' and '-'"
+        if not _whole(k, 1, MAX_COMPONENTS):
+            return f"n_components of {site!r} must be 1 to {MAX_COMPONENTS}"
+    pairs = set()
+    for edge in job.edges:
+        if len(edge) != 3 or edge[0] == edge[1] or not {edge[0], edge[1]} <= set(sites):
+            return "an edge is (site, another site, weight), between sites of the job"
+        if not _real(edge[2]) or edge[2] <= 0:
+            return "the weight of an edge is a positive number"
+        pairs.add(frozenset(edge[:2]))
+    if len(pairs) != len(job.edges):
+        return "an edge comes twice"
+    if job.collector is not None and not isinstance(job.collector, str):
+        return "`collector` is a name or nothing"
+    return ""
+
+
+def _wrong_numbers(job: Job) -> str:
+    texts = job.features
+    if not 1 <= len(texts) <= MAX_FEATURES or not all(isinstance(text, str) for text in texts):
+        return f"`features` names 1 to {MAX_FEATURES} columns"
+    for name in ("shift", "scale"):
+        values = getattr(job, name)
+        if values and (len(values) != len(texts) or not all(_real(v) for v in values)):
+            return f"`{name}` has one number per feature, or none at all"
+    if any(value <= 0 for value in job.scale):
+        return "`scale` is positive"
+    if not _whole(job.n_rounds, 1, MAX_ROUNDS):
+        return f"`n_rounds` must be 1 to {MAX_ROUNDS}"
+    if not _whole(job.seed, 0, 2**32 - 1) or not _whole(job.max_stale, 0, MAX_ROUNDS):
+        return "`seed` and `max_stale` are whole numbers from 0"
+    if not isinstance(job.method, dict) or not isinstance(job.start, dict):
+        return "`method` and `start` are encoded objects"
+    if job.privacy is not None and not (
+        isinstance(job.privacy, dict)
+        and set(job.privacy) == {"clip", "noise"}
+        and all(_real(value) and value > 0 for value in job.privacy.values())
+    ):
+        return "`privacy` holds two positive numbers, `clip` and `noise`"
+    return ""
+
+
+def _whole(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _real(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and abs(value) < 1e300 and value == value
+
+
+def _depth(near: Mapping[str, Sequence[str] | Mapping[str, float]], first: str) -> int:
+    depth, queue = {first: 0}, deque([first])
+    while queue:
+        site = queue.popleft()
+        for other in near[site]:
+            if other not in depth:
+                depth[other] = depth[site] + 1
+                queue.append(other)
+    return max(depth.values())

@@ -1,0 +1,138 @@
+"""Models sealed between two sites: X25519, HKDF, ChaCha20-Poly1305.
+
+The key of a box comes from the private key of one end and the public key of the other, so only
+these two can make or open it: origin and secrecy from the hub are one mechanism. Job, round,
+source and destination are bound to the box as associated data. The keys are long-lived, so who
+steals a site's private key can read the boxes recorded before: there is no forward secrecy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+CONTEXT = b"fedmixtures box v1"
+NONCE_BYTES, TAG_BYTES = 12, 16
+OVERHEAD = NONCE_BYTES + TAG_BYTES
+
+
+class BoxError(ValueError):
+    """A box that does not open: forged, damaged, or for another job, round or site."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a box is bound to."""
+
+    job: str
+    round: int
+    source: str
+    destination: str
+
+    def encode(self) -> bytes:
+        """One text for one address: JSON quotes names, so that no two addresses look alike."""
+        return json.dumps([self.job, self.round, self.source, self.destination]).encode()
+
+
+class SiteKey:
+    """The private key of a site; it never leaves the site."""
+
+    def __init__(self, private: X25519PrivateKey):
+        self._private = private
+
+    @classmethod
+    def generate(cls) -> SiteKey:
+        """A new key from the system's randomness."""
+        return cls(X25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: str | Path) -> SiteKey:
+        """The key of a file that `save` wrote."""
+        text = Path(path).read_text().strip()
+        try:
+            return cls(X25519PrivateKey.from_private_bytes(bytes.fromhex(text)))
+        except ValueError:
+            raise ValueError(f"{str(path)!r} holds no site key: 64 hexadecimal digits.") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the key to a new file that only its owner may read."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self._private.private_bytes_raw().hex() + "\n")
+
+    @property
+    def public(self) -> str:
+        """The public key, as hexadecimal digits."""
+        return self._private.public_key().public_bytes_raw().hex()
+
+    def _box_key(self, other: str, address: Address) -> ChaCha20Poly1305:
+        shared = self._private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
+        derive = HKDF(hashes.SHA256(), 32, salt=None, info=CONTEXT + address.encode())
+        return ChaCha20Poly1305(derive.derive(shared))
+
+    def seal(self, content: bytes, receiver: str, address: Address) -> bytes:
+        """A box that only the holder of the public key `receiver` (and we) can open."""
+        nonce = os.urandom(NONCE_BYTES)
+        key = self._box_key(receiver, address)
+        return nonce + key.encrypt(nonce, content, address.encode())
+
+    def open(self, box: bytes, sender: str, address: Address) -> bytes:
+        """The content of a box that the holder of the public key `sender` made for us."""
+        if len(box) < OVERHEAD:
+            raise BoxError("the box is too short")
+        try:
+            key = self._box_key(sender, address)
+            return key.decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], address.encode())
+        except InvalidTag:
+            raise BoxError(
+                f"the box does not open as one from {address.source!r} for round {address.round}"
+            ) from None
+
+
+def fingerprint(public: str) -> str:
+    """Eight groups of four digits to compare over the telephone."""
+    digits = hashlib.sha256(bytes.fromhex(public)).hexdigest()[:32]
+    return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Public keys of the sites, pinned: the hub cannot add to them or change one."""
+
+    keys: Mapping[str, str]
+
+    def __post_init__(self):
+        for site, public in self.keys.items():
+            try:
+                X25519PublicKey.from_public_bytes(bytes.fromhex(public))
+            except (ValueError, TypeError):
+                raise ValueError(
+                    f"the roster's key of {site!r} is no public key. Give 64 hexadecimal digits."
+                ) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Roster:
+        """Read a TOML file of lines ``"site" = "public key"``."""
+        found = tomllib.loads(Path(path).read_text())
+        if not all(isinstance(value, str) for value in found.values()):
+            raise ValueError(f'{str(path)!r} must hold lines "site" = "public key" alone.')
+        return cls(found)
+
+    def save(self, path: str | Path) -> None:
+        """Write the roster; each key with its fingerprint as a comment."""
+        lines = [
+            f"{json.dumps(site)} = {json.dumps(public)}  # {fingerprint(public)}"
+            for site, public in self.keys.items()
+        ]
+        Path(path).write_text("\n".join(lines) + "\n")

@@ -1,0 +1,117 @@
+"""What the tests of the federation share: sites in a temporary folder, and jobs for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fedmixtures import MMD, FeasibleSet, GTVMin
+from fedmixtures.federation.gate import Gate
+from fedmixtures.federation.in_process import Exchange
+from fedmixtures.federation.job import Job
+from fedmixtures.federation.node import Node
+from fedmixtures.federation.program import make_job, program_of, starting_mixture
+from fedmixtures.federation.sealing import Roster, SiteKey
+from fedmixtures.federation.site import Limits, SiteConfig
+from fedmixtures.mixture.mixture import Mixture
+
+SITES = ("aachen", "bergen", "cork", "delft")
+EDGES = (
+    ("aachen", "bergen", 1.0),
+    ("bergen", "cork", 0.5),
+    ("cork", "delft", 2.0),
+    ("aachen", "delft", 1.0),
+)
+WIDE_OPEN = Gate(0, 0)
+"""A gate that lets everything through, for tests of other things."""
+
+
+def site_rows(sizes=(160, 160, 90, 160), d: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    """Rows of every site: three groups of equal size, at nearly the same places everywhere."""
+    rng = np.random.default_rng(seed)
+    centres = np.zeros((3, d))
+    centres[1, 0] = centres[2, -1] = 5.0
+    rows = {}
+    for name, m in zip(SITES, sizes, strict=True):
+        own = centres + 0.4 * rng.standard_normal(centres.shape)
+        rows[name] = own[np.arange(m) % 3] + rng.standard_normal((m, d))
+    return rows
+
+
+def a_job(method=None, **entries) -> Job:
+    """A job for the four sites."""
+    given = {
+        "name": "test",
+        "n_components": dict.fromkeys(SITES, 3),
+        "edges": EDGES,
+        "features": ("x", "y"),
+        "n_rounds": 10,
+        "seed": 3,
+    }
+    method = method or GTVMin(MMD(), feasible=FeasibleSet())
+    return make_job(method, **(given | entries))
+
+
+class Sites:
+    """Nodes of a federation, which can be killed and started again."""
+
+    def __init__(self, folder: Path, rows: dict, gate: Gate | None = None, **limits):
+        self.folder, self.rows, self.gate = folder, rows, gate or Gate()
+        self.limits = Limits(**limits)
+        self.keys = {name: SiteKey.generate() for name in (*rows, "researcher")}
+        self.roster = Roster({name: key.public for name, key in self.keys.items()})
+        self.nodes = {name: self.started(name) for name in rows}
+
+    def started(self, name: str) -> Node:
+        """A new process's view of a site: nothing but what is on disk."""
+        columns = tuple(f"x{i}" for i in range(self.rows[name].shape[1]))
+        config = SiteConfig(
+            name=name,
+            data=self.folder / f"{name}.csv",
+            columns=columns,
+            key=self.folder / "key",
+            roster=self.folder / "roster",
+            state=self.folder / name,
+            limits=self.limits,
+            gate=self.gate,
+        )
+        return Node(config, self.keys[name], self.roster, self.rows[name])
+
+    def run(self, job: Job) -> Exchange:
+        """Run a job from wherever the nodes stand to its end."""
+        exchange = Exchange(self.nodes, job)
+        exchange.run()
+        return exchange
+
+    def results(self, job: Job) -> dict[str, Mixture]:
+        """Final mixtures, as the sites hold them."""
+        return {name: node.sessions[job.key].result() for name, node in self.nodes.items()}
+
+
+def engine_solution(job: Job, rows: dict, block_size: int | None):
+    """The same job by the in-process engine."""
+    from fedmixtures.data.node_data import NodeData
+    from fedmixtures.engine.solve import Options, solve
+    from fedmixtures.graph.convert import from_edges
+
+    labels = tuple(sorted(rows))
+    X = np.concatenate([rows[name] for name in labels])
+    data = NodeData.from_rows(X, np.repeat(labels, [len(rows[name]) for name in labels]))
+    program = program_of(job)
+    theta = Mixture.stack([starting_mixture(job, program, n, rows[n]) for n in labels])
+    network = from_edges(list(job.edges), labels)
+    options = Options(n_rounds=job.n_rounds, seed=job.seed, block_size=block_size)
+    return solve(program, data, network, theta, options)
+
+
+def same_bits(a: Mixture, b: Mixture) -> bool:
+    """Whether two mixtures are equal to the last bit."""
+    return all(np.array_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
+
+
+def log_lines(folder: Path, name: str) -> list[dict]:
+    """The local log of a site."""
+    text = (folder / name / "log.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
