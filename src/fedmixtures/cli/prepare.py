@@ -156,7 +156,7 @@ def hold_out(nodes: np.ndarray, settings: FitSettings, fewest: Mapping) -> np.nd
 def _check_rows(train: NodeData, components: Mapping) -> None:
     counts = {
         label: len(np.unique(train.of(i)[0], axis=0)) if count < 4 * components[label] else count
-        for i, (label, count) in enumerate(zip(train.labels, train.counts, strict=True))
+        for i, (label, count) in enumerate(zip(train.labels, train.counts.tolist(), strict=True))
     }
     _checks.enough_rows(counts, components)
 

@@ -101,7 +101,7 @@ def check_table(table: Table, constant_ok: bool = False) -> None:
         row, column = np.argwhere(bad)[0]
         value = "NaN" if np.isnan(table.rows[row, column]) else "infinity"
         raise ValueError(
-            f"column {table.features[column]!r} holds {value} at {table.where(row)}; there are "
+            f"column {table.features[column]!r} holds {value} at {table.where(int(row))}; there are "
             f"{int(bad.sum())} such values in all. Drop or fill these rows first."
         )
     constant = np.flatnonzero((table.rows == table.rows[:1]).all(0))
