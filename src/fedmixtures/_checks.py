@@ -53,12 +53,14 @@ def mixture_values(weights: np.ndarray, means: np.ndarray, covariances: np.ndarr
     # What was computed in float32 is symmetric to a few 1e-7 of its scale.
     if not np.allclose(covariances, np.swapaxes(covariances, -1, -2), rtol=0, atol=1e-6 * scale):
         raise ValueError("`covariances` must be symmetric. Average each matrix with its transpose.")
-    smallest = np.linalg.eigvalsh(covariances).min(initial=np.inf)
-    if smallest <= 0:
+    try:  # unlike computed eigenvalues, this does not fail for columns of very different scales
+        np.linalg.cholesky(covariances)
+    except np.linalg.LinAlgError:
+        smallest = np.linalg.eigvalsh(covariances).min()
         raise ValueError(
             f"`covariances` must be positive definite; the smallest eigenvalue is {smallest:g}. "
             "Add a small multiple of the identity."
-        )
+        ) from None
 
 
 def single_mixture(weights: Any, action: str) -> None:

@@ -175,17 +175,16 @@ def _warn_if_moved(theta: Mixture, feasible: FeasibleSet, labels: tuple[Label, .
     present = theta.weights > 0
     spectrum = np.linalg.eigvalsh(theta.covariances)
     slack = 1e-9
+    # A computed eigenvalue is off by the rounding of the largest one.
+    rounding = 16 * np.finfo(np.float64).eps * spectrum[..., -1]
+    small = spectrum[..., 0] < feasible.min_variance * (1 - slack) - rounding
+    large = spectrum[..., -1] > feasible.max_variance * (1 + slack)
+    long = np.linalg.norm(theta.means, axis=-1) > feasible.max_mean_norm * (1 + slack)
     outside = {
         "min_weight": (present & (theta.weights < feasible.min_weight * (1 - slack))).any(-1),
-        "max_mean_norm": (
-            present & (np.linalg.norm(theta.means, axis=-1) > feasible.max_mean_norm * (1 + slack))
-        ).any(-1),
-        "min_variance": (present & (spectrum[..., 0] < feasible.min_variance * (1 - slack))).any(
-            -1
-        ),
-        "max_variance": (present & (spectrum[..., -1] > feasible.max_variance * (1 + slack))).any(
-            -1
-        ),
+        "max_mean_norm": (present & long).any(-1),
+        "min_variance": (present & small).any(-1),
+        "max_variance": (present & large).any(-1),
     }
     found = [
         f"{name}={getattr(feasible, name):g} at node "

@@ -63,7 +63,9 @@ class FeasibleSet(eqx.Module):
         column variance to ten times the sum of all, weights at least 0.01 (0.2 / k if smaller).
         """
         variances = rows.var(axis=0)
-        varying = variances[variances > 1e-12 * variances.max(initial=0.0)]
+        # A constant column has the variance of its own rounding, whatever other columns are like.
+        rounding = 8 * np.finfo(np.float64).eps * np.abs(rows).max(axis=0)
+        varying = variances[variances > rounding**2]
         smallest = varying.min() if varying.size else 1e-3
         norm = np.sqrt(np.square(rows).sum(axis=1).max())
         return cls(

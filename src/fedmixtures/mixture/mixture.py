@@ -7,7 +7,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
@@ -121,7 +120,7 @@ class Mixture(eqx.Module):
 
         _checks.single_mixture(self.weights, "sample")
         with double():
-            points, components = sampling.sample_labelled(
+            points, components = jax.jit(sampling.sample_labelled, static_argnums=2)(
                 self.to_numpy(), jax.random.key(random_state), n
             )
             return np.asarray(points), np.asarray(components)
@@ -130,7 +129,7 @@ class Mixture(eqx.Module):
         rows = _checks.rows(x, self.n_features)
         _checks.single_mixture(self.weights, function.__name__)
         with double():
-            return np.asarray(function(jax.tree.map(jnp.asarray, self.to_numpy()), rows))
+            return np.asarray(jax.jit(function)(self.to_numpy(), rows))
 
 
 def _array(part: Any) -> Array:
