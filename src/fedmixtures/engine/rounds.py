@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,13 +12,15 @@ import numpy as np
 
 from fedmixtures.engine.blocks import Group, Layout
 from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram
+from fedmixtures.methods.method import Method
+from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 
 Groups = tuple[Group, ...]
 States = tuple[Any, ...]
 
 
-def dynamic(program: NodeProgram, dtype: str) -> NodeProgram:
+def dynamic(program: Method, dtype: str) -> Method:
     """The program with its numbers as arrays: another alpha is not another compilation."""
     is_number = lambda leaf: isinstance(leaf, float)
     return jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_number(x) else x, program)
@@ -57,7 +58,7 @@ def gather(per_group: tuple, layout: Layout) -> Any:
     return jax.tree.map(join, *per_group)
 
 
-@eqx.filter_jit
+@jit
 def start(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
     """States before the first round."""
 
@@ -69,7 +70,7 @@ def start(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
     )
 
 
-@eqx.filter_jit
+@jit
 def run_rounds(
     program: NodeProgram,
     groups: Groups,
@@ -104,7 +105,7 @@ def repeated(one_round, groups: Groups, states, first, n_rounds, capacity: int):
     return jax.lax.fori_loop(0, n_rounds, body, (states, infos))
 
 
-@eqx.filter_jit
+@jit
 def results(program: NodeProgram, groups: Groups, states: States) -> tuple[Mixture, ...]:
     """The nodes' mixtures."""
     return tuple(

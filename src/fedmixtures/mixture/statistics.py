@@ -7,6 +7,8 @@ $E[xx^\top] - \mu\mu^\top$, so that means far from the origin lose no digits.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,10 +25,13 @@ from fedmixtures.mixture.linear import (
     sum_together,
     symmetric,
 )
+from fedmixtures.mixture.logarithm import fast_log
 from fedmixtures.mixture.mixture import Mixture
 
 ROW_CHUNK = 8192
 """Rows of a node beyond this many are visited in chunks, so that memory stays bounded."""
+MOST_SUMS = 72
+"""Up to this many sums are taken in one loop over the rows; the loop's code grows with them."""
 
 
 class Statistics(eqx.Module):
@@ -44,9 +49,12 @@ class Statistics(eqx.Module):
 
 def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """E-step of every node of a block on its own weighted rows."""
+    k, d = theta.n_components, theta.n_features
     one_pass = _by_matrix_products
-    if theta.n_features <= UNROLLED:
-        one_pass = _by_gpu_kernel if on_gpu() else _unrolled
+    if d <= UNROLLED and on_gpu():
+        one_pass = _by_gpu_kernel
+    elif d <= UNROLLED and k * (1 + d + d * (d + 1) // 2) <= MOST_SUMS:
+        return _unrolled(theta, rows, row_weights)
     m = rows.shape[1]
     if m <= ROW_CHUNK:
         return one_pass(theta, rows, row_weights)
@@ -72,20 +80,56 @@ def nll_and_gradient(
 ) -> tuple[PerNode, Mixture]:
     r"""Weighted negative log-likelihood of every node and its gradient, in closed form.
 
-    With precision $P_c = \Sigma_c^{-1}$: $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$,
-    $-\partial\Sigma_c = \frac12 (P_c B_c P_c - N_c P_c)$, the plain symmetric matrix gradient.
+    With $P_c = \Sigma_c^{-1} = F^\top F$, mass $N_c$, first and second moments $a_c, B_c$:
+    $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$, $-\partial\Sigma_c = \frac12 (P_c B_c
+    P_c - N_c P_c) = \frac12 F^\top (F B_c F^\top - N_c I) F$, the plain symmetric matrix gradient.
     """
     s = statistics(theta, rows, row_weights)
+    present = theta.weights > 0
+    weights = jnp.where(present, -s.mass / jnp.where(present, theta.weights, 1.0), 0.0)
+    few = theta.n_features <= UNROLLED
+    means, covariances = (_gradient_by_entries if few else _gradient_by_products)(theta, s)
+    return -s.log_likelihood, Mixture(weights, means, covariances)
+
+
+def _gradient_by_entries(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax.Array]:
+    d = theta.n_features
+    inverse, _ = inverse_cholesky_entries(lower_triangle(theta.covariances))
+    first = [s.first[..., i] for i in range(d)]
+    white = [sum_of(inverse[i][j] * first[j] for j in range(i + 1)) for i in range(d)]
+    means = [-sum_of(inverse[i][j] * white[i] for i in range(j, d)) for j in range(d)]
+    second = [[s.second[..., i, j] for j in range(d)] for i in range(d)]
+    half = [
+        [sum_of(inverse[i][a] * second[a][j] for a in range(i + 1)) for j in range(d)]
+        for i in range(d)
+    ]
+    middle = [
+        [sum_of(half[i][a] * inverse[j][a] for a in range(j + 1)) for j in range(i + 1)]
+        for i in range(d)
+    ]
+    for i in range(d):
+        middle[i][i] = middle[i][i] - s.mass
+    covariances = [
+        [
+            -0.5
+            * sum_of(
+                inverse[p][i] * middle[max(p, q)][min(p, q)] * inverse[q][j]
+                for p in range(i, d)
+                for q in range(j, d)
+            )
+            for j in range(i + 1)
+        ]
+        for i in range(d)
+    ]
+    return jnp.stack(means, axis=-1), symmetric(covariances)
+
+
+def _gradient_by_products(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax.Array]:
     inverse, _ = inverse_cholesky(theta.covariances)
     precision = jnp.einsum("nkpi,nkpj->nkij", inverse, inverse)
-    present = theta.weights > 0
     sandwich = jnp.einsum("nkia,nkab,nkbj->nkij", precision, s.second, precision)
-    gradient = Mixture(
-        jnp.where(present, -s.mass / jnp.where(present, theta.weights, 1.0), 0.0),
-        -jnp.einsum("nkij,nkj->nki", precision, s.first),
-        0.5 * (s.mass[..., None, None] * precision - sandwich),
-    )
-    return -s.log_likelihood, gradient
+    means = -jnp.einsum("nkij,nkj->nki", precision, s.first)
+    return means, 0.5 * (s.mass[..., None, None] * precision - sandwich)
 
 
 def _constants(theta: Mixture, log_determinant: jax.Array) -> jax.Array:
@@ -97,30 +141,40 @@ def _constants(theta: Mixture, log_determinant: jax.Array) -> jax.Array:
 
 
 def _unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
-    """Few features: entry by entry, node axis last so that it is the vector axis."""
-    d = theta.n_features
-    entries, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
-    factor = [[entry.T[:, None, :] for entry in row] for row in entries]  # (k, 1, nodes)
-    constant = _constants(theta, log_determinant).T[:, None, :]
-    x = [rows[:, :, i].T[None] for i in range(d)]  # (1, m, nodes)
-    delta = [x[i] - theta.means[:, :, i].T[:, None, :] for i in range(d)]  # (k, m, nodes)
-    white = [sum_of(factor[i][j] * delta[j] for j in range(i + 1)) for i in range(d)]
-    log_joint = constant - 0.5 * sum_of(w * w for w in white)
-    top = log_joint.max(0)
-    unnormalised = jnp.exp(log_joint - top[None])
-    total = unnormalised.sum(0)
-    log_likelihood = (row_weights.T * (top + jnp.log(total))).sum(0)
-    share = unnormalised * (row_weights.T / total)[None]
-    pairs = [(i, j) for i in range(d) for j in range(i + 1)]
-    moments = [share, *(share * delta[i] for i in range(d))]
-    moments += [share * (delta[i] * delta[j]) for i, j in pairs]
-    sums = [part.T for part in sum_together(moments, axis=1)]
-    products = dict(zip(pairs, sums[1 + d :], strict=True))
+    """Few features: all written out, and every sum over rows taken in one loop over them.
+
+    Rows stand on the last axis, which is the vector axis. Nothing of the size of rows times
+    components is ever kept.
+    """
+    k, d = theta.n_components, theta.n_features
+    inverse, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
+    constant = _constants(theta, log_determinant)
+    x = [rows[:, :, i] for i in range(d)]  # (nodes, m)
+    of = lambda part, c: part[:, c, None]  # (nodes, 1)
+    delta = [[x[i] - of(theta.means[:, :, i], c) for i in range(d)] for c in range(k)]
+    log_joint = []
+    for c in range(k):
+        white = [sum_of(of(inverse[i][j], c) * delta[c][j] for j in range(i + 1)) for i in range(d)]
+        log_joint.append(of(constant, c) - 0.5 * sum_of(w * w for w in white))
+    top = reduce(jnp.maximum, log_joint)
+    unnormalised = [jnp.exp(one - top) for one in log_joint]
+    total = sum_of(unnormalised)
+    scale = row_weights / total
+    terms = [row_weights * (top + fast_log(total))]
+    for c in range(k):
+        share = unnormalised[c] * scale
+        first = [share * delta[c][i] for i in range(d)]
+        second = [first[i] * delta[c][j] for i in range(d) for j in range(i + 1)]
+        terms += [share, *first, *second]
+    log_likelihood, *sums = sum_together(terms, axis=1)
+    moments = 1 + d + d * (d + 1) // 2
+    parts = [jnp.stack(sums[i::moments], axis=-1) for i in range(moments)]  # (nodes, k)
+    triangle = iter(parts[1 + d :])
     return Statistics(
         log_likelihood,
-        sums[0],
-        jnp.stack(sums[1 : 1 + d], axis=-1),
-        symmetric([[products[i, j] for j in range(i + 1)] for i in range(d)]),
+        parts[0],
+        jnp.stack(parts[1 : 1 + d], axis=-1),
+        symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
     )
 
 
