@@ -53,11 +53,11 @@ class History:
     def __len__(self) -> int:
         return len(self.fit)
 
-    def records(self) -> list[dict[str, float]]:
+    def records(self) -> list[dict[str, int | float]]:
         """One plain dictionary per round, as written to JSON lines."""
         return [self.record(t) for t in range(len(self))]
 
-    def record(self, t: int) -> dict[str, float]:
+    def record(self, t: int) -> dict[str, int | float]:
         """Round `t` as a plain dictionary."""
         return {
             "round": t,
