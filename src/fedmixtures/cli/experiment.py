@@ -41,7 +41,8 @@ def experiment(
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("runs", total=None)
 
-        def progress(what: str, done: int, total: int) -> None:
+        def progress(what: str, done: int, total: int, seconds: float) -> None:
+            del seconds
             bar.update(task, description=what, completed=done, total=total)
 
         folders = run(names, seeds, jobs, quick, output, progress, command_line())

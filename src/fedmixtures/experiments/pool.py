@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -16,16 +17,18 @@ from fedmixtures.experiments.journal import Journal, Numbers
 
 Work = list[tuple[Cell, int]]
 """Cells and seeds that one process computes together."""
-Progress = Callable[[str, int, int], Any]
-"""Called with what was just finished, how many runs are done and how many there are."""
+Computed = tuple[list[Numbers], float]
+Progress = Callable[[str, int, int, float], Any]
+"""Called with what was just finished, how many runs are done, how many there are, and the
+processor time (seconds) of what was just finished."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # Also the way around a deadlock of jaxlib 0.10: batched LAPACK calls that wait for each other
-    # on a thread pool with no thread left.
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    # The size of XLA's thread pool. With more, jaxlib 0.10 may deadlock: batched LAPACK calls that
+    # run on all threads of the pool each wait for a thread of it.
+    "NPROC": "1",
     "JAX_PLATFORMS": "cpu",
 }
 PER_TASK = 40
@@ -46,15 +49,15 @@ def complete(
     missing = [(cell, seed) for cell, seeds in wanted for seed in journal.missing(cell, seeds)]
     batches = _batches(list(dict.fromkeys(missing)))
     total, done = sum(map(len, batches)), 0
-    for work, numbers in _results(batches, jobs):
+    for work, (numbers, seconds) in _results(batches, jobs):
         for (cell, seed), own in zip(work, numbers, strict=True):
             journal.write(cell, seed, own)
         done += len(work)
         if progress is not None:
-            progress(_title(work[0][0]), done, total)
+            progress(_title(work[0][0]), done, total, seconds)
 
 
-def _results(batches: list[Work], jobs: int) -> Iterator[tuple[Work, list[Numbers]]]:
+def _results(batches: list[Work], jobs: int) -> Iterator[tuple[Work, Computed]]:
     if jobs == 0 or not batches:
         yield from ((work, compute(work)) for work in batches)
         return
@@ -70,10 +73,12 @@ def _results(batches: list[Work], jobs: int) -> Iterator[tuple[Work, list[Number
             pool.shutdown(cancel_futures=True)
 
 
-def compute(work: Work) -> list[Numbers]:
-    """The numbers of one batch, in this process."""
+def compute(work: Work) -> Computed:
+    """The numbers of one batch, in this process, and its processor time."""
+    begun = time.process_time()
     task = importlib.import_module(f"fedmixtures.experiments.tasks.{work[0][0].task}")
-    return list(task.compute([(cell.settings, seed) for cell, seed in work]))
+    numbers = list(task.compute([(cell.settings, seed) for cell, seed in work]))
+    return numbers, time.process_time() - begun
 
 
 def _batches(missing: Work) -> list[Work]:

@@ -111,7 +111,7 @@ def _union(method: Method, runs: Sequence[Run]) -> list[Numbers]:
         look = lambda t, theta: rounds.append(measure.round_numbers(theta, scenarios))
         watch = {"on_chunk": look, "report_every": 1}
     options = Options(runs[0].settings["n_rounds"], keep_nodes=True, **watch)
-    solution = _solve(method, union.rows, union.network, union.theta, options)
+    solution = quiet_solve(method, union.rows, union.network, union.theta, options)
     program = method.program()
     away = [_ran_away(solution.history, program.pull_share, span) for span in union.spans]
     if program.descends and (solution.status is not Status.COMPLETED or any(away)):
@@ -131,13 +131,14 @@ def _alone(method: Method, run: Run) -> Numbers:
     method.check(components, part.network)
     options = Options(run.settings["n_rounds"], seed=run.seed)
     theta = part.theta if method.needs_start else None
-    solution = _solve(method, part.rows, part.network, theta, options, components)
+    solution = quiet_solve(method, part.rows, part.network, theta, options, components)
     if solution.status is not Status.COMPLETED:
         return _diverged(solution)
     return _finished(solution.theta, [run], method.has_likelihood)[0]
 
 
-def _solve(*arguments: Any) -> Solution:
+def quiet_solve(*arguments: Any) -> Solution:
+    """`solve` without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the status is kept with the numbers
         return solve(*arguments)

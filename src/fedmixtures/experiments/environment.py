@@ -1,0 +1,40 @@
+"""How results were made: command, versions, machine, date."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+from fedmixtures.experiments.cells import DISTRIBUTIONS, code_version
+
+
+def made(command: str, wall_seconds: float | None = None) -> dict[str, Any]:
+    """What to write beside every result."""
+    versions = {name: metadata.version(name) for name in ("fedmixtures", *DISTRIBUTIONS)}
+    return {
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "code": code_version(),
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "wall_seconds": None if wall_seconds is None else round(wall_seconds, 1),
+    }
+
+
+def in_words(values: dict[str, Any], n_seeds: int) -> str:
+    """One paragraph for a page."""
+    versions = ", ".join(f"{name} {version}" for name, version in values["versions"].items())
+    return (
+        f"Made by `{values['command']}` on {values['date']}, seeds 0 to {n_seeds - 1}, "
+        f"on {values['machine']}, with {versions} (code {values['code']})."
+    )
+
+
+def command_line() -> str:
+    """The command as it was typed, without the path of the interpreter."""
+    words = sys.argv[1:]
+    return " ".join(["fedmixtures experiment", *(w for w in words if w != "experiment")])
