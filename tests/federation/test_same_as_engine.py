@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from federated import SITES, Sites, a_job, engine_solution, log_lines, same_bits, site_rows
-from helpers import assert_close
 
+from federated import SITES, Sites, a_job, engine_solution, log_lines, same_bits, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
+from helpers import assert_close
 
 COUPLINGS = [Euclidean(), MMD(), KL(n_samples=20)]
 

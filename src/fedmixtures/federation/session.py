@@ -77,7 +77,7 @@ class Session:
 
     def _message_like(self) -> Any:
         """The arrays of one message, without node and slot axes."""
-        out = jax.eval_shape(stepping.node_outgoing, self.program, self.group, self.initial)
+        out = eqx.filter_eval_shape(self.program.outgoing, self.initial, self.group.weight[0])
         one = lambda tree, axes: jax.tree.map(
             lambda leaf: np.zeros(leaf.shape[axes:], leaf.dtype), tree
         )
@@ -94,7 +94,9 @@ class Session:
             self.state_from = "memory"
         elif (saved := self.store.read(t)) is not None:
             leaves, structure = jax.tree.flatten(self.initial)
-            state = [jnp.asarray(new, old.dtype) for new, old in zip(saved.state, leaves, strict=True)]
+            state = [
+                jnp.asarray(new, old.dtype) for new, old in zip(saved.state, leaves, strict=True)
+            ]
             self.state, self.state_from = jax.tree.unflatten(structure, state), "disk"
             self.heard = {s: (r, self._rebuilt(m)) for s, (r, m) in saved.heard.items()}
         elif t == 0:
@@ -110,7 +112,9 @@ class Session:
             return None
         structure = jax.tree.structure(self.like)
         kinds = [leaf.dtype for leaf in jax.tree.leaves(self.like)]
-        return jax.tree.unflatten(structure, [a.astype(k) for a, k in zip(leaves, kinds, strict=True)])
+        return jax.tree.unflatten(
+            structure, [a.astype(k) for a, k in zip(leaves, kinds, strict=True)]
+        )
 
     def accept(self, source: str, source_round: int, content: bytes) -> None:
         """Take in an opened message; `ModelRefused` if it is no usable model."""

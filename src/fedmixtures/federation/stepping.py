@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import Group
 from fedmixtures.methods.base import Inbox, Info, NodeProgram, Outgoing
+from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 
 
-@eqx.filter_jit
 def node_start(program: NodeProgram, group: Group, theta: Mixture) -> Any:
     """The state before the first round, from the starting mixture (one node in front)."""
     leading = jax.tree.map(lambda part: part[None], theta)
@@ -22,13 +21,13 @@ def node_start(program: NodeProgram, group: Group, theta: Mixture) -> Any:
     return _without_block(state)
 
 
-@eqx.filter_jit
+@jit
 def node_outgoing(program: NodeProgram, group: Group, state: Any) -> Outgoing:
     """What the node has to say after some round."""
     return program.outgoing(state, group.weight[0])
 
 
-@eqx.filter_jit
+@jit
 def node_round(
     program: NodeProgram,
     group: Group,
@@ -51,7 +50,7 @@ def node_round(
     return rounds.step(program, state, inbox, block, t)
 
 
-@eqx.filter_jit
+@jit
 def node_result(program: NodeProgram, group: Group, state: Any) -> Mixture:
     """The node's mixture."""
     return _without_block(program.result(state, _without_block(group).data))
