@@ -56,7 +56,7 @@ class Watch:
         if self.test is not None:
             self.held_out = {r: self.mean_over_nodes(t) for r, t in self.snapshots.items()}
 
-    def on_round(self, record: dict[str, float]) -> None:
+    def on_round(self, record: dict[str, Any]) -> None:
         """Keep the record of a round."""
         self.records.append(dict(record))
 

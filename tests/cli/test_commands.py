@@ -1,0 +1,291 @@
+"""The commands, from files to files."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import numpy as np
+import pytest
+
+import fedmixtures
+from fedmixtures.io.runs import RunFolder
+
+FIT = "fit data.csv --nodes site --graph edges.csv --k 2 --rounds 6"
+
+
+@pytest.fixture
+def fitted(run, files):
+    """A finished run in run/."""
+    code, out, err = run(f"{FIT} --out run")
+    assert code == 0, err
+    return files / "run", out
+
+
+def assignments(path):
+    from pyarrow import parquet
+
+    return parquet.read_table(path).to_pydict()
+
+
+def test_help_is_quick_and_loads_nothing_heavy(files):
+    script = (
+        "import sys; from fedmixtures.cli.main import main; main(['--help']);"
+        "print(sorted({'jax', 'sklearn', 'numpy', 'scipy'} & set(sys.modules)))"
+    )
+    began = time.process_time(), time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith("[]")
+    assert "fit" in done.stdout
+    assert time.monotonic() - began[1] < 10  # far below a second on a quiet machine
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "fit", "predict", "report", "compare", "export", "methods"]
+)
+def test_every_command_has_help_with_an_example(run, command):
+    code, out, _ = run(f"{command} --help")
+    assert code == 0
+    assert f"Example: fedmixtures {command}" in out
+
+
+def test_fit_says_what_it_understood_and_leaves_a_run_folder(fitted):
+    folder, out = fitted
+    assert "180 (36 held out to judge by)" in out
+    assert "6; the smallest is 'h0' with 30 rows" in out
+    assert "5; connected" in out
+    names = {path.name for path in folder.iterdir()}
+    wanted = {"config.toml", "history.jsonl", "model.safetensors", "assignments.parquet"}
+    assert names == wanted | {"report.html", "report.json"}
+    records = RunFolder(folder).read_history()
+    assert [record["round"] for record in records] == list(range(7))
+    assert records[-1]["objective"] < records[0]["objective"]
+    assert all("held_out" in record for record in records)
+    table = assignments(folder / "assignments.parquet")
+    assert len(table["row"]) == 180
+    assert sum(table["held_out"]) == 36
+    model = fedmixtures.load(folder)
+    X = np.loadtxt(folder.parent / "data.csv", delimiter=",", skiprows=1, usecols=(0, 2))
+    p = model.node("h3").predict_proba(X[90:120])
+    shown = np.stack([table["p0"][90:120], table["p1"][90:120]], 1)
+    assert shown == pytest.approx(p, abs=1e-9)
+    assert table["component"][90:120] == p.argmax(1).tolist()
+
+
+def test_the_same_settings_give_the_same_numbers(fitted, run):
+    folder, _ = fitted
+    code, _, err = run(f"fit --config {folder}/config.toml --out again")
+    assert code == 0, err
+    again = folder.parent / "again"
+    for name in ("history.jsonl", "config.toml", "assignments.parquet", "report.html"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
+    """A column times 1000 changes nothing but its units, if the scale is divided out."""
+    lines = [line.split(",") for line in (files / "data.csv").read_text().splitlines()]
+    scaled = [lines[0], *([f"{1000 * float(a):.3f}", s, b] for a, s, b in lines[1:])]
+    (files / "big.csv").write_text("\n".join(",".join(line) for line in scaled) + "\n")
+    assert run(f"{FIT} --standardize --out one")[0] == 0
+    code, out, err = run(f"{FIT.replace('data.csv', 'big.csv')} --standardize --out two")
+    assert code == 0, err
+    assert "sums of squares" in out
+    one, two = fedmixtures.load(files / "one"), fedmixtures.load(files / "two")
+    assert two.means_[..., 0] == pytest.approx(1000 * one.means_[..., 0], rel=1e-5)
+    assert two.means_[..., 1] == pytest.approx(one.means_[..., 1], rel=1e-5)
+    held = [RunFolder(files / name).read_history()[-1]["held_out"] for name in ("one", "two")]
+    assert held[1] == pytest.approx(held[0] - np.log(1000), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_components_by_node_and_by_bic(run, files):
+    counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
+    (files / "k.csv").write_text("node,k\n" + counts)
+    assert run(f"{FIT.replace('--k 2', '--k k.csv')} --out own")[0] == 0
+    own = fedmixtures.load(files / "own")
+    assert [own.mixtures_[f"h{i}"].n_components for i in range(6)] == [1, 2] * 3
+    code, out, err = run(f"{FIT.replace('--k 2', '--k auto')} --out auto")
+    assert code == 0, err
+    assert "k chosen by BIC" in out
+    chosen = [m.n_components for m in fedmixtures.load(files / "auto").mixtures_.values()]
+    config = tomllib.loads((files / "auto" / "config.toml").read_text())
+    assert chosen == (
+        list(config["components"].values()) if "components" in config else [int(config["k"])] * 6
+    )
+
+
+@pytest.mark.slow
+def test_alpha_chosen_on_held_out_rows(run, files):
+    code, out, err = run(f"{FIT} --alpha auto --out auto")
+    assert code == 0, err
+    assert "chosen by held-out log-likelihood" in out
+    config = tomllib.loads((files / "auto" / "config.toml").read_text())
+    assert fedmixtures.load(files / "auto").method.alpha == float(config["alpha"])
+
+
+def test_predict(fitted, run):
+    folder, _ = fitted
+    code, out, err = run("predict run data.csv --out new.csv")
+    assert code == 0, err
+    lines = (folder.parent / "new.csv").read_text().splitlines()
+    assert lines[0] == '"row","node","component","log_density","p0","p1"'
+    wanted = assignments(folder / "assignments.parquet")
+    assert [int(line.split(",")[2]) for line in lines[1:]] == wanted["component"]
+    code, _, err = run("predict run data.csv --out new.csv")
+    assert code == 2
+    assert "already exists" in err
+
+
+def test_predict_refuses_a_node_the_run_does_not_know(fitted, run, change):
+    change(3, 1, "h9")
+    code, _, err = run("predict run data.csv --out new.csv")
+    assert code == 2
+    assert "'h9'" in err
+
+
+def test_report_again_static_and_with_rows(fitted, run):
+    folder, _ = fitted
+    before = (folder / "report.html").read_bytes()
+    assert run("report run")[0] == 0
+    assert (folder / "report.html").read_bytes() == before
+    assert run("report run --static")[0] == 0
+    assert (folder / "report-static.html").stat().st_size < 500_000
+    assert run("report run --include-rows --out rows.html")[0] == 0
+    assert "contains the place of every row" in (folder.parent / "rows.html").read_text()
+    assert '"rows":"' not in before.decode()
+
+
+def test_export_to_json_and_scikit_learn(fitted, run):
+    from sklearn.mixture import GaussianMixture
+
+    folder, _ = fitted
+    mixture = fedmixtures.load(folder).mixtures_["h4"]
+    assert run("export run --node h4 --to json")[0] == 0
+    stored = json.loads((folder.parent / "h4.json").read_text())
+    assert stored["features"] == ["age", "dose"]
+    assert np.array_equal(stored["means"], mixture.means)
+    code, out, _ = run("export run --node h4 --to sklearn")
+    assert code == 0
+    snippet = out[out.index("import numpy") :]
+    X = np.random.default_rng(0).normal(size=(5, 2))
+    names = {"X": X}
+    exec(snippet, names)  # what the user is told to type
+    assert isinstance(names["model"], GaussianMixture)
+    assert names["model"].predict_proba(X) == pytest.approx(mixture.responsibilities(X), abs=1e-9)
+
+
+def test_export_to_onnx_says_what_is_missing(fitted, run):
+    if importlib.util.find_spec("skl2onnx"):
+        pytest.skip("skl2onnx is installed")
+    code, _, err = run("export run --node h4 --to onnx")
+    assert code == 2
+    assert "pip install skl2onnx" in err
+
+
+def test_compare_on_the_same_splits(run, files):
+    command = "compare data.csv --nodes site --graph edges.csv --k 2 --rounds 4 --repeats 3"
+    code, out, err = run(f"{command} --methods local,centralized,gtv-mmd --out numbers.csv")
+    assert code == 0, err
+    for word in ("local", "centralized", "gtv-mmd", "95% interval", "minus local"):
+        assert word in out
+    lines = (files / "numbers.csv").read_text().splitlines()[1:]
+    assert len(lines) == 3 * 3 * 6
+    values = [float(line.split(",")[3]) for line in lines if line.startswith("local,")]
+    mean = np.median(np.mean(np.reshape(values, (3, 6)), axis=1))
+    assert f"{mean:.3f}" in out
+
+
+def test_methods_are_listed_as_they_are(run):
+    from fedmixtures.estimators.resolve import METHODS
+
+    code, out, _ = run("methods")
+    assert code == 0
+    assert all(name in out for name in METHODS)
+
+
+def test_one_table_without_a_graph(run, files):
+    assert run("fit data.csv --nodes site --k 2 --rounds 2 --holdout 0 --out run")[0] == 0
+    page = (files / "run" / "report.html").read_text()
+    assert "One mixture for each of 6 nodes." in page
+
+
+def test_diverging_fits_are_told_and_kept(run, files):
+    code, out, err = run(f"{FIT} --set learning_rate=50.0 --out run")
+    assert code == 0, err
+    assert "diverged in round" in out
+    assert "diverged in round" in (files / "run" / "report.html").read_text()
+
+
+def fit_process(files, command: str, stop: int | None = None) -> tuple[int, str]:
+    """A fit in a process of its own; `stop` is sent as soon as some rounds are on disk."""
+    script = "import sys; from fedmixtures.cli.main import main; sys.exit(main())"
+    printed = files / "printed.txt"
+    with printed.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *command.split()],
+            cwd=files,
+            env=os.environ | {"COLUMNS": "200"},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        checkpoint = files / command.split()[-1] / "checkpoint.safetensors"
+        while stop and not checkpoint.is_file() and process.poll() is None:
+            time.sleep(0.01)
+        if stop:
+            process.send_signal(stop)
+        code = process.wait(600)
+    return code, printed.read_text()
+
+
+LONG = FIT.replace("--rounds 6", "--rounds 4000")
+
+
+@pytest.mark.slow
+def test_a_killed_fit_resumes_with_the_same_numbers(run, files):
+    code, out = fit_process(files, f"{LONG} --out whole")
+    assert code == 0, out
+    code, out = fit_process(files, f"{LONG} --out cut", signal.SIGKILL)
+    assert code == -signal.SIGKILL, out
+    assert not (files / "cut" / "model.safetensors").exists()
+    code, _, err = run("fit data.csv --nodes site --k 2 --out cut")
+    assert code == 2
+    assert "--resume cut" in err
+    code, _, err = run("fit --resume cut")
+    assert code == 0, err
+    for name in ("history.jsonl", "config.toml", "assignments.parquet", "report.html"):
+        assert (files / "cut" / name).read_bytes() == (files / "whole" / name).read_bytes(), name
+    a, b = fedmixtures.load(files / "whole"), fedmixtures.load(files / "cut")
+    for name in ("weights_", "means_", "covariances_"):
+        assert np.array_equal(getattr(a, name), getattr(b, name))
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_last_round(run, files):
+    code, out = fit_process(files, f"{LONG} --out cut", signal.SIGINT)
+    assert code == 0, out
+    assert "Go on with: fedmixtures fit --resume cut" in out
+    reached = fedmixtures.load(files / "cut").n_iter_
+    assert 0 < reached < 4000
+    assert len(RunFolder(files / "cut").read_history()) == reached + 1
+    assert "stopped early" in (files / "cut" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_demo(run, tmp_path):
+    code, out, err = run("demo --out shown")
+    assert code == 0, err
+    assert "own data only" in out
+    assert "all rows pooled" in out
+    assert (tmp_path / "shown" / "report.html").is_file()
+    assert run("demo --out shown")[0] == 0  # a former demo is replaced
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    code, _, err = run("demo --out mine")
+    assert code == 2
+    assert "left as it is" in err
