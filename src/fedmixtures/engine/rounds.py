@@ -63,7 +63,8 @@ def start(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
     """States before the first round."""
 
     def begin(theta, group: Group):
-        return program.start(theta, group.data, jr.wrap_key_data(group.node_key))
+        state = program.start(theta, group.data, jr.wrap_key_data(group.node_key))
+        return program.meet(state, group.weight)
 
     return tuple(
         over_blocks(begin, theta, group) for group, theta in zip(groups, thetas, strict=True)

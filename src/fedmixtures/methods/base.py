@@ -75,6 +75,11 @@ class NodeProgram(Method):
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Any:
         """State before the first round, from the starting mixtures; nothing is sent."""
 
+    def meet(self, state: Any, weight: PerSlot) -> Any:
+        """The same state with room for what is kept of each neighbour; by default nothing is."""
+        del weight
+        return state
+
     @abc.abstractmethod
     def outgoing(self, state: Any, weight: PerSlot) -> Outgoing:
         """What leaves the nodes in this round."""

@@ -1,0 +1,82 @@
+"""Phase 1, nothing is sent: a fit on the own rows, and how well such fits explain unseen rows."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Bool, Float, Int
+
+from fedmixtures._types import Array, NodeKeys, Rows, RowWeights
+from fedmixtures.methods.trust_then_pool.scores import log_densities
+from fedmixtures.methods.trust_then_pool.settings import FIT_STEPS, FitSettings
+from fedmixtures.methods.trust_then_pool.starts import best_fit, fresh_starts
+from fedmixtures.mixture.mixture import Mixture
+
+
+def affordable(present: Bool[Array, "nodes k"], counts: RowWeights) -> Bool[Array, "nodes k"]:
+    """At most one component for two rows: the first ones stay."""
+    limit = jnp.maximum((counts > 0).sum(-1) // 2, 1)
+    return present & (jnp.cumsum(present, axis=-1) <= limit[:, None])
+
+
+def fold_of_rows(keys: NodeKeys, counts: RowWeights, n_folds: int) -> Int[Array, "nodes m"]:
+    """Deal every node's rows into folds of nearly equal size; padding changes nothing."""
+    m = counts.shape[1]
+
+    def draw(key):
+        return jax.vmap(lambda row: jr.uniform(jr.fold_in(key, row)))(jnp.arange(m))
+
+    shuffled = jnp.where(counts > 0, jax.vmap(draw)(keys), 2.0)
+    return (jnp.argsort(jnp.argsort(shuffled, axis=-1), axis=-1) % n_folds).astype(jnp.int32)
+
+
+def local_fit(
+    keys: NodeKeys,
+    present: Bool[Array, "nodes k"],
+    given: Mixture | None,
+    rows: Rows,
+    counts: RowWeights,
+    settings: FitSettings,
+) -> Mixture:
+    """The best of some k-means++ starts and, if there is one, the given start."""
+    present = affordable(present, counts)
+    how = settings.ridge, settings.prior
+    starts = fresh_starts(keys, settings.n_starts, present, rows, counts, *how)
+    if given is not None:
+        weights = jnp.where(present, given.weights, 0.0)
+        kept = Mixture(weights / weights.sum(-1, keepdims=True), given.means, given.covariances)
+        starts = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), starts, kept)
+    return best_fit(starts, rows, counts, FIT_STEPS, *how)
+
+
+def fold_fits(
+    keys: NodeKeys,
+    present: Bool[Array, "nodes k"],
+    rows: Rows,
+    counts: RowWeights,
+    fold: Int[Array, "nodes m"],
+    n_folds: int,
+    settings: FitSettings,
+) -> Mixture:
+    """For every fold (leading axis) the same fit on the rows of all other folds."""
+
+    def one(number):
+        others = jnp.where(fold != number, counts, 0.0)
+        of_fold = jax.vmap(lambda key: jr.fold_in(key, 1000 + number))(keys)
+        return local_fit(of_fold, present, None, rows, others, settings)
+
+    return jax.lax.map(one, jnp.arange(n_folds))
+
+
+def out_of_fold(
+    models: Mixture, rows: Rows, fold: Int[Array, "nodes m"]
+) -> Float[Array, "nodes m"]:
+    r"""$c(x) = \ln p(x; \theta^{(-f(x))})$: each row under the fit that has not seen its fold."""
+
+    def one(total, numbered):
+        number, theta = numbered
+        return jnp.where(fold == number, log_densities(theta, rows), total), None
+
+    numbers = jnp.arange(len(models.weights))
+    return jax.lax.scan(one, jnp.zeros_like(rows[:, :, 0]), (numbers, models))[0]

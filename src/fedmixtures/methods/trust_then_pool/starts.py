@@ -1,0 +1,136 @@
+"""Where EM begins: k-means++ on weighted points, for all nodes of a block at once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Bool, Float, Key
+
+from fedmixtures._types import Array, NodeKeys, Rows, RowWeights
+from fedmixtures.mixture.em import EMPTY, ShapePrior, expectation_maximisation, m_step
+from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.statistics import Statistics
+
+LLOYD_STEPS = 5
+FAR = 1e30
+"""Squared distance to a centre before there is one."""
+Present = Bool[Array, "nodes k"]
+
+
+def plus_plus(
+    keys: NodeKeys, points: Rows, counts: RowWeights, n_components: int
+) -> Float[Array, "nodes k d"]:
+    """k-means++: each centre a point, drawn in proportion to its squared distance to the others.
+
+    One uniform number per centre, turned over the cumulative weights: padding changes no draw.
+    """
+
+    def one_node(key: Key[Array, ""], x, w):
+        def pick(nearest, uniform):
+            pull = jnp.where((nearest * w).sum() > 0, nearest * w, w)
+            cumulative = jnp.cumsum(pull)
+            index = (cumulative <= uniform * cumulative[-1]).sum()
+            centre = x[jnp.minimum(index, len(x) - 1)]
+            return jnp.minimum(nearest, jnp.square(x - centre[None]).sum(-1)), centre
+
+        draws = jr.uniform(key, (n_components,), x.dtype)
+        return jax.lax.scan(pick, jnp.full(len(x), FAR, x.dtype), draws)[1]
+
+    return jax.vmap(one_node)(keys, points, counts)
+
+
+def hard_start(
+    centres: Float[Array, "nodes k d"],
+    present: Present,
+    points: Rows,
+    counts: RowWeights,
+    ridge: float | Array,
+    prior: ShapePrior | None,
+) -> Mixture:
+    """A few Lloyd steps from these centres, then the mixture of the clusters."""
+
+    def members(centres):
+        cross = jnp.einsum("nmd,nkd->nmk", points, centres)
+        squares = jnp.square(centres).sum(-1)[:, None, :] - 2 * cross
+        nearest = jnp.where(present[:, None, :], squares, jnp.inf).argmin(-1)
+        return jax.nn.one_hot(nearest, present.shape[1], dtype=points.dtype) * counts[..., None]
+
+    def lloyd(_, centres):
+        share = members(centres)
+        mass = share.sum(1)
+        moved = jnp.einsum("nmk,nmd->nkd", share, points) / jnp.maximum(mass, EMPTY)[..., None]
+        return jnp.where((mass > EMPTY)[..., None], moved, centres)
+
+    centres = jax.lax.fori_loop(0, LLOYD_STEPS, lloyd, centres)
+    share = members(centres)
+    delta = points[:, :, None, :] - centres[:, None, :, :]
+    second = jnp.einsum("nmk,nmki,nmkj->nkij", share, delta, delta)
+    first = jnp.einsum("nmk,nmki->nki", share, delta)
+    nodes, k, d = centres.shape
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=points.dtype), (nodes, k, d, d))
+    blank = Mixture(jnp.where(present, 1.0, 0.0).astype(points.dtype), centres, eye)
+    s = Statistics(jnp.zeros(nodes, points.dtype), share.sum(1), first, second)
+    return m_step(blank, s, ridge, prior)
+
+
+def penalised(
+    theta: Mixture, log_likelihood: Float[Array, " nodes"], counts: RowWeights, strength
+) -> Float[Array, " nodes"]:
+    r"""What fits are compared by: likelihood, less the prior's penalty, less the price of size.
+
+    $\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$ with p parameters and N
+    rows; minus infinity if not finite.
+    """
+    d = theta.n_features
+    present = theta.weights > 0
+    inverse, log_determinant = inverse_cholesky(theta.covariances)
+    average = jnp.einsum("nk,nkij->nij", theta.weights, theta.covariances)
+    _, average_log = inverse_cholesky(average)
+    spread = jnp.einsum("nkpi,nkpj,nij->nk", inverse, inverse, average)
+    divergence = 0.5 * (spread - d + log_determinant - average_log[:, None])
+    penalty = strength * jnp.where(present, divergence, 0.0).sum(-1)
+    parameters = present.sum(-1) * (1 + d + d * (d + 1) // 2) - 1
+    price = 0.5 * parameters * jnp.log(jnp.maximum(counts.sum(-1), 1.0))
+    score = log_likelihood - penalty - price
+    return jnp.where(jnp.isfinite(score), score, -jnp.inf)
+
+
+def best_fit(
+    candidates: Mixture,
+    points: Rows,
+    counts: RowWeights,
+    n_steps: int,
+    ridge: float | Array,
+    prior: ShapePrior | None,
+) -> Mixture:
+    """EM from each candidate (leading axis), one after another; the best by `penalised`."""
+
+    def one(start: Mixture):
+        fitted = expectation_maximisation(start, points, counts, n_steps, 1e-7, ridge, prior)
+        strength = 0.0 if prior is None else prior.strength
+        return fitted.theta, penalised(fitted.theta, fitted.log_likelihood, counts, strength)
+
+    thetas, scores = jax.lax.map(one, candidates)
+    best = scores.argmax(0)
+    return jax.tree.map(lambda part: part[best, jnp.arange(len(best))], thetas)
+
+
+def fresh_starts(
+    keys: NodeKeys,
+    n_starts: int,
+    present: Present,
+    points: Rows,
+    counts: RowWeights,
+    ridge: float | Array,
+    prior: ShapePrior | None,
+) -> Mixture:
+    """So many k-means++ starts, on a leading axis."""
+
+    def one(number):
+        of_start = jax.vmap(lambda key: jr.fold_in(key, number))(keys)
+        centres = plus_plus(of_start, points, counts, present.shape[1])
+        return hard_start(centres, present, points, counts, ridge, prior)
+
+    return jax.lax.map(one, jnp.arange(n_starts))
