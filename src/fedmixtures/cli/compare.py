@@ -72,7 +72,7 @@ def compare(
     from fedmixtures.estimators.resolve import METHODS
     from fedmixtures.io.tables import read_table
 
-    chosen = tuple(METHODS) if methods == "all" else names(methods) or ()
+    chosen = tuple(METHODS) if methods == "all" else (names(methods) or ("local",))
     for name in chosen:
         _checks.one_of("--methods", name, METHODS)
     _checks.whole("--repeats", repeats)
@@ -144,7 +144,7 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
         "repeat": repeat,
         "nodes": likelihood,
         "seconds": seconds,
-        "sent": model.traffic_.total / len(task.labels),
+        "sent": (model.traffic_.total if model.traffic_ else 0) / len(task.labels),
         "notes": [f"{name}: {w.message}" for w in caught if w.category is FitWarning],
     }
 

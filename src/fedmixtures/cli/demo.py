@@ -97,7 +97,7 @@ def _print_table(task: Any, runs: dict[str, tuple]) -> None:
     for head in ("median", "95% interval", "helped", "hurt", "sent per node"):
         table.add_column(head, justify="right", no_wrap=True)
     first = next(iter(runs.values()))[3]
-    rows = [("own data only", first.local, None, 0.0)]
+    rows: list[tuple[str, Any, Any, float | None]] = [("own data only", first.local, None, 0.0)]
     rows += [
         (f"with neighbours, {name}", scores.network, scores, fitted.model.traffic_.total)
         for name, (_, _, fitted, scores, _) in runs.items()

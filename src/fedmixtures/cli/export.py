@@ -93,7 +93,7 @@ def _sklearn(model: Any, label: Any, features: tuple[str, ...], path: Path) -> N
 
 def _onnx(model: Any, label: Any, features: tuple[str, ...], path: Path) -> None:
     try:
-        from skl2onnx import to_onnx
+        from skl2onnx import to_onnx  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError:
         raise ValueError(
             "ONNX needs the package skl2onnx, which is not installed: pip install skl2onnx"

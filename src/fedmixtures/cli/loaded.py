@@ -17,7 +17,7 @@ def load_run(path: Path) -> tuple[Any, FitSettings, tuple[str, ...]]:
         raise ValueError(
             f"the run in {str(path)!r} is not finished. Go on with: fedmixtures fit --resume {path}"
         )
-    model = load(folder.path)
+    model: Any = load(folder.path)
     features = tuple(str(name) for name in model.feature_names_in_)
     del model.feature_names_in_  # columns are chosen by name here; the model sees arrays
     return model, FitSettings.from_config(folder.read_config()), features

@@ -54,7 +54,8 @@ class Watch:
         snapshots = self.folder.read_snapshots()
         self.snapshots = {r: theta for r, theta in snapshots.items() if r <= reached}
         if self.test is not None:
-            self.held_out = {r: self.mean_over_nodes(t) for r, t in self.snapshots.items()}
+            seen = self.snapshots.items()
+            self.held_out = {r: self.mean_over_nodes(theta, self.test) for r, theta in seen}
 
     def on_round(self, record: dict[str, Any]) -> None:
         """Keep the record of a round."""
@@ -64,18 +65,18 @@ class Watch:
         """Look at the mixtures after some rounds."""
         self.snapshots[reached] = theta
         if self.test is not None:
-            self.held_out[reached] = self.mean_over_nodes(theta)
+            self.held_out[reached] = self.mean_over_nodes(theta, self.test)
         objective = self.records[-1]["objective"] if self.records else None
         self.bar.reached(reached, objective, self.held_out.get(reached))
         if self.folder is not None:
             self.folder.write_history(self.history())
             self.folder.write_snapshots(self.snapshots)
 
-    def mean_over_nodes(self, theta: Mixture) -> float:
+    def mean_over_nodes(self, theta: Mixture, test: NodeData) -> float:
         """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
-        joint = log_joint_rows(theta.at(self.places), self.test)
-        values = np.logaddexp.reduce(joint, axis=1)[self.test.source_index]
-        means = np.add.reduceat(values, self.test.offsets[:-1]) / self.test.counts
+        joint = log_joint_rows(theta.at(self.places), test)
+        values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
+        means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
         return float(means.mean()) - self.task.scale.log_volume
 
     def history(self) -> list[dict[str, Any]]:
@@ -104,7 +105,7 @@ def fit_watched(
     """Fit with a progress bar; with a folder, checkpoints and history are written as it goes."""
     checkpoint = None if folder is None else folder.file(CHECKPOINT)
     going_on = resume and checkpoint is not None and checkpoint.is_file()
-    done = read_checkpoint(checkpoint).round if going_on else 0
+    done = read_checkpoint(checkpoint).round if going_on and checkpoint else 0
     with RoundsBar(settings.rounds, done) as bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         watch = Watch(task, folder, bar)

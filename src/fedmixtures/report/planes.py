@@ -36,7 +36,8 @@ class Plane:
 
     def project(self, theta: Mixture) -> tuple[np.ndarray, np.ndarray]:
         """Means (..., k, 2) and covariances (..., k, 2, 2) on the plane."""
-        return theta.means @ self.axes.T, self.axes @ theta.covariances @ self.axes.T
+        means = np.asarray(theta.means @ self.axes.T)
+        return means, np.asarray(self.axes @ theta.covariances @ self.axes.T)
 
 
 def choose_planes(theta: Mixture, features: tuple[str, ...], n_planes: int) -> list[Plane]:
@@ -49,14 +50,14 @@ def choose_planes(theta: Mixture, features: tuple[str, ...], n_planes: int) -> l
         return [_framed("one feature", features[0], "", np.array([[1.0], [0.0]]), theta)]
     eye = np.eye(d)
     if d == 2:
-        return [_framed("both features", *features, eye, theta)]
+        return [_framed("both features", features[0], features[1], eye, theta)]
     mean, total = overall_moments(theta)
     values, vectors = np.linalg.eigh(total)
     principal = vectors[:, ::-1][:, :2].T
     principal *= np.sign(principal[np.arange(2), np.abs(principal).argmax(1)])[:, None]
     share = values[::-1][:2] / values.sum()
     labels = [f"principal axis {i + 1} ({share[i]:.0%} of the spread)" for i in (0, 1)]
-    planes = [_framed("principal axes", *labels, principal, theta)]
+    planes = [_framed("principal axes", labels[0], labels[1], principal, theta)]
     wide = np.sort(np.argsort(-np.diag(total), kind="stable")[:4])
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"
