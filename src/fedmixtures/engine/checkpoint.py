@@ -29,7 +29,10 @@ class Checkpoint:
         leaves, structure = jax.tree.flatten(like)
         return jax.tree.unflatten(
             structure,
-            [jnp.asarray(new, old.dtype) for new, old in zip(self.states, leaves, strict=True)],
+            [
+                jnp.asarray(new, old.dtype).reshape(old.shape)  # files know no scalars
+                for new, old in zip(self.states, leaves, strict=True)
+            ],
         )
 
 

@@ -190,7 +190,7 @@ class EMFits(OneShot):
     def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> Fitted:
         """EM from all starts of all tasks of a batch."""
         owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
-        m, d = max(len(task.rows) for task in tasks), tasks[0].rows.shape[1]
+        m, d = _rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
         rows, counts = np.zeros((len(tasks), m, d)), np.zeros((len(tasks), m))
         for i, task in enumerate(tasks):
             rows[i, : len(task.rows)], counts[i, : len(task.rows)] = task.rows, task.counts
@@ -219,6 +219,12 @@ def _batches(tasks: list[Task], n_init: int) -> list[list[int]]:
         width = max(1, BATCH_CELLS // (n_init * k << bits))
         batches += [members[i : i + width] for i in range(0, len(members), width)]
     return batches
+
+
+def _rounded_up(m: int) -> int:
+    """At most a quarter more, so that one more row rarely means another program to compile."""
+    step = 1 << max((m - 1).bit_length() - 3, 0)
+    return -(-m // step) * step
 
 
 def _sorted(task: Task) -> Task:
