@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedmixtures.discrepancy.euclidean import Euclidean as Euclidean
     from fedmixtures.discrepancy.kl import KL as KL
     from fedmixtures.discrepancy.mmd import MMD as MMD
+    from fedmixtures.discrepancy.unscented import UnscentedKL as UnscentedKL
     from fedmixtures.engine.solution import Certificate as Certificate
     from fedmixtures.engine.solution import FitWarning as FitWarning
     from fedmixtures.engine.solution import History as History
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
     from fedmixtures.methods.ifca import IFCA as IFCA
     from fedmixtures.methods.local import Local as Local
+    from fedmixtures.methods.trust_then_pool import TrustThenPool as TrustThenPool
     from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
     from fedmixtures.mixture.mixture import Mixture as Mixture
@@ -46,6 +48,7 @@ _HOMES = {
     "Euclidean": "discrepancy.euclidean",
     "KL": "discrepancy.kl",
     "MMD": "discrepancy.mmd",
+    "UnscentedKL": "discrepancy.unscented",
     "Certificate": "engine.solution",
     "FitWarning": "engine.solution",
     "History": "engine.solution",
@@ -68,6 +71,7 @@ _HOMES = {
     "ConsensusEM": "methods.consensus_em",
     "FedGrEM": "methods.fedgrem",
     "FedGenGMM": "methods.fedgengmm",
+    "TrustThenPool": "methods.trust_then_pool",
     "ShapePrior": "mixture.em",
     "FeasibleSet": "mixture.feasible",
     "Mixture": "mixture.mixture",

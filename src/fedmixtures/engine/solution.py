@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -151,6 +152,8 @@ class Solution:
     """What to know if the status is not `completed`."""
     certificate: Certificate | None = None
     traffic: Traffic | None = None
+    account: Any = None
+    """What the method tells of the run beside the mixtures, by node and by edge; or nothing."""
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

@@ -14,6 +14,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import hub, rounds
+from fedmixtures.engine.accounts import Account, account
 from fedmixtures.engine.blocks import build_layout
 from fedmixtures.engine.cache import compilation_cache
 from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
@@ -259,7 +260,14 @@ class _Run:
             message,
             Certificate.of(history) if self.given.certifiable else None,
             self.traffic(states, done),
+            self.account(states),
         )
+
+    def account(self, states) -> Account | None:
+        """What the program tells of its nodes and edges."""
+        if self.carrier is not rounds:
+            return None
+        return account(self.program, self.layout, states, self.network)
 
     def traffic(self, states, done: int) -> Traffic:
         """Bytes that left each node, before the rounds and in them, and what came back."""

@@ -78,6 +78,9 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         Bytes that left each node.
     network_ : Network
         The graph as it was used.
+    trust_ : Trust or None
+        Which edges Trust-then-Pool trusted, by which test and on what evidence, and the groups it
+        found.
     """
 
     _on_chunk: Callable[[int, Mixture], Any] | None = None
@@ -146,6 +149,7 @@ class NetworkGaussianMixture(DensityMixin, BaseEstimator):
         solution = solve(method, data, network, theta, options, components)
         self._labelled = labels is not None
         self.network_ = network
+        self.trust_ = resolve.trust_of(method, solution, network)
         return self._keep(solution)
 
     def _options(self, resume: str | Path | None) -> Options:

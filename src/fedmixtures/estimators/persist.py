@@ -13,6 +13,7 @@ from fedmixtures.engine.solution import Certificate, FitWarning, History, Traffi
 from fedmixtures.graph.network import Network
 from fedmixtures.io.arrays import read_arrays, write_arrays
 from fedmixtures.io.codec import UnknownType, decode, encode
+from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
         "n_rounds": model.n_iter_,
         "certificate": encode(model.certificate_),
         "traffic": encode(model.traffic_),
+        "trust": encode(getattr(model, "trust_", None)),
     }
     return write_arrays(path, arrays, header)
 
@@ -82,9 +84,10 @@ def load(path: str | Path) -> NetworkGaussianMixture:
         header["status"],
         header["n_rounds"],
     )
-    records = {"Certificate": Certificate, "Traffic": Traffic}
+    records = {"Certificate": Certificate, "Traffic": Traffic, "Trust": Trust}
     model.certificate_ = decode(header["certificate"], records)
     model.traffic_ = decode(header["traffic"], records)
+    model.trust_ = decode(header.get("trust"), records)
     return model
 
 

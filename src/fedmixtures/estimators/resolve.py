@@ -15,7 +15,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine.solution import FitWarning
+from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
@@ -30,6 +30,8 @@ from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.ifca import IFCA
 from fedmixtures.methods.local import Local
 from fedmixtures.methods.method import Method
+from fedmixtures.methods.trust_then_pool import TrustThenPool
+from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -45,6 +47,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedem": FedEM,
     "fedgengmm": FedGenGMM,
     "ifca": IFCA,
+    "trust": TrustThenPool,
 }
 """What the strings of the `method` slot stand for."""
 
@@ -124,6 +127,15 @@ def bounded(method: Method, data: NodeData, n_components: list[int]) -> Method:
     feasible = method.feasible or FeasibleSet.around(data.rows, max(n_components))
     feasible.check_components(max(n_components))
     return replace(method, feasible=feasible)
+
+
+def trust_of(method: Method, solution: Solution, network: Network) -> Trust | None:
+    """Who trusted whom, if the method is about that."""
+    if not isinstance(method, TrustThenPool):
+        return None
+    ends = network.source, network.target
+    told = solution.account
+    return Trust.of(solution.labels, ends, told.nodes, told.edges, method.caution)
 
 
 def starting_mixtures(

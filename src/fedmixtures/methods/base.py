@@ -96,6 +96,11 @@ class NodeProgram(Method):
     def result(self, state: Any, data: NodeRows) -> Mixture:
         """The nodes' mixtures; nothing is sent."""
 
+    def account(self, state: Any, data: NodeRows) -> Any:
+        """What else there is to tell: named arrays of nodes and of slots, or None."""
+        del state, data
+        return None
+
 
 class HubProgram(Method):
     """A synchronous program with a hub: every node sends to it, and all receive its reply.

@@ -34,9 +34,9 @@ def p_value(a: Moments, b: Moments, covariances: Float[Array, "*n k d d"]) -> Fl
     r"""How surprising it would be to see such different statistics from one distribution.
 
     With $h_c = N_a N_b/(N_a + N_b)$ and $\Sigma_c$ of the mixture both were taken under,
-    $\sum_c h_c \Delta_c^\top \Sigma_c^{-1} \Delta_c$ of the component means is about chi-square with
-    d degrees of freedom per component, and $\sum_c \frac{h_c}2 \mathrm{tr}(\Sigma_c^{-1} E_c)^2$ of
-    the covariances with d(d+1)/2. The smaller of the two tail probabilities.
+    $\sum_c h_c \Delta_c^\top \Sigma_c^{-1} \Delta_c$ of the component means is about chi-square
+    with d degrees of freedom per component, and $\sum_c \frac{h_c}2 \mathrm{tr}(\Sigma_c^{-1}
+    E_c)^2$ of the covariances with d(d+1)/2. The smaller of the two tail probabilities.
     """
     (n_a, mean_a, cov_a), (n_b, mean_b, cov_b) = centred(a), centred(b)
     d = mean_a.shape[-1]

@@ -1,7 +1,7 @@
 r"""Phase 6: exact pooled EM over a trusted group, by flows along its edges.
 
-Node i holds $s_i = \tilde S_i + \sum_j F_{ij}$ with $F_{ij} = -F_{ji}$, so that the sum of $s_i$ over
-a group is the sum of its members' own statistics: every row counts once. In each round, from the
+Node i holds $s_i = \tilde S_i + \sum_j F_{ij}$ with $F_{ij} = -F_{ji}$, so that the sum of $s_i$
+over a group is the sum of its members' own statistics: every row counts once. In each round, from the
 $s_i$ and $s_j$ in the two messages of that round,
 
 $$F_{ij} \leftarrow F_{ij} + \beta (F_{ij} - F^{old}_{ij})
@@ -37,7 +37,7 @@ def pushed(
     degree: PerNode,
     degrees: PerSlot,
 ) -> Moments:
-    """The next flows into every node; a closed edge carries nothing, and neither does its other end."""
+    """The next flows into every node; a closed edge carries nothing, at either end."""
     share = jnp.where(open_, 1.0 / (1.0 + jnp.maximum(degree[:, None], degrees)), 0.0)
 
     def one(f, old, mine, theirs):

@@ -190,6 +190,17 @@ class TrustThenPool(NodeProgram):
         choices = [(state.theta, fits.held), (fits.anchor, fits.alone)]
         return safeguarded(choices, fits.local, data.rows, counts(data), self.prior_odds)
 
+    def account(self, state: State, data: NodeRows) -> tuple[dict, dict]:
+        """What each node kept; for each neighbour the tests, and whether it is trusted."""
+        kept = state.slots
+        of_slots = {
+            "trusted": kept.trusted & kept.listens,
+            "pooled": kept.same_tag & kept.trusted,
+            "tests": kept.tests,
+            "p_value": kept.p_value,
+        }
+        return {"kept": self.kept(state, data)[1]}, of_slots
+
     @property
     def descends(self) -> bool:
         """Pooling may cost a node likelihood on its own rows; only NaN is a failure."""

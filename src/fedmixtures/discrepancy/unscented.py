@@ -1,0 +1,54 @@
+"""Eq. (4) without sampling: sigma points of the neighbour in place of drawn ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from fedmixtures._types import PerNode, PerSlot
+from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures.mixture.density import log_density
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.sigma_points import sigma_points
+from fedmixtures.mixture.statistics import nll_and_gradient
+
+
+class UnscentedKL(AbstractDiscrepancy):
+    r"""$\widehat{KL}(p' \| p)$ on the $2d+1$ sigma points of each component of the neighbour's $p'$.
+
+    Deterministic, and worked out once per message. The expectation of a quadratic is exact; that of
+    a log-density of a mixture is not, and for mixtures that overlap the value can even be slightly
+    negative. The gradient in the own mixture is that of fitting the neighbour's points.
+    """
+
+    symmetric: ClassVar[bool] = False
+
+    def digest(self, mixture):
+        """The neighbour's points, their weights, and their log-density there."""
+        points, weights = sigma_points(mixture)
+        points = points.reshape(-1, mixture.n_features)
+        return points, weights.reshape(-1), log_density(mixture, points)
+
+    def freeze(self, own, neighbour, key):
+        """Nothing random and nothing to match: the digest itself."""
+        del own, key
+        return neighbour
+
+    def __call__(self, own, frozen):
+        """Weighted mean of the log-density ratio."""
+        points, weights, log_neighbour = frozen
+        # Points of absent components weigh nothing, wherever they are.
+        ratio = jnp.where(weights > 0, log_neighbour - log_density(own, points), 0.0)
+        return weights @ ratio
+
+    def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
+        """Closed form: the local loss on the neighbours' points."""
+        points, weights, log_neighbour = frozen
+        nodes, slots, n, d = points.shape
+        row_weights = weight[:, :, None] * weights
+        nll, gradient = nll_and_gradient(
+            own, points.reshape(nodes, slots * n, d), row_weights.reshape(nodes, slots * n)
+        )
+        constant = jnp.where(weights > 0, log_neighbour, 0.0)
+        return nll + (row_weights * constant).sum((-1, -2)), gradient

@@ -1,0 +1,77 @@
+"""What nodes can tell of a run beside their mixtures, by node and by edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.engine.blocks import Layout
+from fedmixtures.engine.rounds import Groups, States, gather, over_blocks
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import NodeProgram
+from fedmixtures.mixture.compiling import jit
+
+
+@dataclass(frozen=True)
+class Account:
+    """Named arrays: one line per node, and per edge one for each of its ends, source first."""
+
+    nodes: dict[str, np.ndarray]
+    edges: dict[str, np.ndarray]
+
+
+def account(
+    program: NodeProgram, layout: Layout, states: States, network: Network
+) -> Account | None:
+    """Collect what the program has to tell; None if that is nothing."""
+    told = _told(program, layout.groups, states)
+    if told[0] is None:
+        return None
+    nodes = gather(tuple(of_nodes for of_nodes, _ in told), layout)
+    node_at = np.full(layout.n_places, -1)
+    node_at[layout.position] = np.arange(len(layout.position))
+    receiver, sender, first = [], [], 0
+    for group in layout.groups:
+        blocks, width, slots = group.weight.shape
+        places = np.repeat(first + np.arange(blocks * width), slots)
+        present = np.asarray(group.weight).reshape(-1) > 0
+        receiver.append(node_at[places[present]])
+        sender.append(node_at[np.asarray(group.sender).reshape(-1)[present]])
+        first += blocks * width
+    of_slots = {name: _present([t[1][name] for t in told], layout) for name in told[0][1]}
+    receiver, sender = np.concatenate(receiver), np.concatenate(sender)
+    edge = _edge_numbers(network, receiver, sender)
+    end = np.where(receiver < sender, 0, 1)  # networks store the smaller position as the source
+    edges = {}
+    for name, values in of_slots.items():
+        edges[name] = np.zeros((network.n_edges, 2, *values.shape[1:]), values.dtype)
+        edges[name][edge, end] = values
+    return Account(nodes, edges)
+
+
+@jit
+def _told(program: NodeProgram, groups: Groups, states: States) -> tuple[Any, ...]:
+    return tuple(
+        over_blocks(program.account, state, group.data)
+        for group, state in zip(groups, states, strict=True)
+    )
+
+
+def _present(per_group: list, layout: Layout) -> np.ndarray:
+    """Values of all slots that hold a neighbour, group after group."""
+    parts = []
+    for values, group in zip(per_group, layout.groups, strict=True):
+        flat = np.asarray(values)
+        flat = flat.reshape(-1, *flat.shape[3:])
+        parts.append(flat[np.asarray(group.weight).reshape(-1) > 0])
+    return np.concatenate(parts)
+
+
+def _edge_numbers(network: Network, receiver: np.ndarray, sender: np.ndarray) -> np.ndarray:
+    """Position of each pair among the sorted edges of the network."""
+    n = network.n_nodes
+    keys = network.source.astype(np.int64) * n + network.target
+    low, high = np.minimum(receiver, sender), np.maximum(receiver, sender)
+    return np.searchsorted(keys, low.astype(np.int64) * n + high)
