@@ -1,4 +1,4 @@
-"""``python -m fedmixtures.experiments NAME``: the command without the packages of the command line."""
+"""``python -m fedmixtures.experiments NAME``: the command, without the command line's packages."""
 
 from __future__ import annotations
 

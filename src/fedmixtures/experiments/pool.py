@@ -31,8 +31,10 @@ ONE_THREAD = {
     "NPROC": "1",
     "JAX_PLATFORMS": "cpu",
 }
-PER_TASK = 40
-"""Runs that are not computed together are handed out in tasks of at most this many."""
+PER_TASK, PER_UNION, PER_LARGE_UNION = 40, 160, 20
+"""Runs in one task at most: computed one by one, in a union, in a union of large mixtures."""
+LARGE = 5
+"""Mixtures of more components than this are large."""
 DEAR = {"gtv-mmd": 2, "gtv-kl": 3, "gtv-euclidean": 1}
 
 
@@ -104,14 +106,16 @@ def _cost(work: Work) -> float:
     """A guess: the digits take longest, then whatever has most runs."""
     settings = work[0][0].settings
     dear = DEAR.get(settings.get("method", ""), 0.1)
-    return len(work) * dear * (10 if settings.get("n_components", 0) > 5 else 1)
+    return len(work) * dear * (10 if settings.get("n_components", 0) > LARGE else 1)
 
 
 def _split(work: Work) -> list[Work]:
-    """A union stays whole; runs that are computed one by one may go to several processes."""
-    if work[0][0].settings.get("graph"):
-        return [work]
-    return [work[i : i + PER_TASK] for i in range(0, len(work), PER_TASK)]
+    """Tasks small enough to keep all processes busy to the end."""
+    settings = work[0][0].settings
+    size = PER_TASK
+    if settings.get("graph"):
+        size = PER_LARGE_UNION if settings["n_components"] > LARGE else PER_UNION
+    return [work[i : i + size] for i in range(0, len(work), size)]
 
 
 def _title(cell: Cell) -> str:

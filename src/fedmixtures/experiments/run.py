@@ -72,8 +72,7 @@ def run_experiments(
     """As `run`, for experiments that need not be in the package."""
     begun = time.monotonic()
     journal = Journal(output / JOURNAL)
-    plan = [(e, kind(e), range(min(seeds or e.n_seeds, max(e.n_seeds, 1)))) for e in experiments]
-    plan = [(e, k, r if e.n_seeds > 1 else range(1)) for e, k, r in plan]
+    plan = [(e, kind(e), range(1 if e.n_seeds == 1 else seeds or e.n_seeds)) for e in experiments]
     wanted = lambda cells: [(cell, seeds) for own, seeds in cells for cell in own]
     before = [(k.first(e), seeds) for e, k, seeds in plan]
     complete(wanted(before), journal, jobs, progress)
