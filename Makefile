@@ -14,10 +14,10 @@ DEMO_READY := $(if $(wildcard .venv/.ready-test),.venv/.ready-test,.venv/.ready-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit lint docs clean browser
+.PHONY: help demo test unit lint docs reproduce clean browser
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO_READY)  ## Fit a small network of nodes and write a report
 	$(BIN)/fedmixtures demo
@@ -46,6 +46,10 @@ lint: .venv/.ready-test  ## Ruff, types and import contracts
 
 docs: .venv/.ready-docs  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+reproduce: $(DEMO_READY)  ## All tables and figures of the paper, 20 seeds, into results/
+	$(BIN)/fedmixtures experiment all
+	$(BIN)/python -m fedmixtures.experiments.page docs/reproduction.md results
 
 clean:  ## Remove caches and build products (.venv stays)
 	rm -rf build dist htmlcov docs/_build docs/auto_examples docs/generated
