@@ -15,7 +15,7 @@ from fedmixtures.mixture.statistics import nll_and_gradient
 
 
 class UnscentedKL(AbstractDiscrepancy):
-    r"""$\widehat{KL}(p' \| p)$ on the $2d+1$ sigma points of each component of the neighbour's $p'$.
+    r"""$\widehat{KL}(p' \| p)$ on $2d+1$ sigma points per component of the neighbour's $p'$.
 
     Deterministic, and worked out once per message. The expectation of a quadratic is exact; that of
     a log-density of a mixture is not, and for mixtures that overlap the value can even be slightly

@@ -1,8 +1,8 @@
 r"""Phase 6: exact pooled EM over a trusted group, by flows along its edges.
 
 Node i holds $s_i = \tilde S_i + \sum_j F_{ij}$ with $F_{ij} = -F_{ji}$, so that the sum of $s_i$
-over a group is the sum of its members' own statistics: every row counts once. In each round, from the
-$s_i$ and $s_j$ in the two messages of that round,
+over a group is the sum of its members' own statistics: every row counts once. In each round, from
+the $s_i$ and $s_j$ in the two messages of that round,
 
 $$F_{ij} \leftarrow F_{ij} + \beta (F_{ij} - F^{old}_{ij})
   + \frac{s_j - s_i}{1 + \max(\deg_i, \deg_j)}, \qquad

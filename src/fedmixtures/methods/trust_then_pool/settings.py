@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import equinox as eqx
 
+from fedmixtures._types import Array
 from fedmixtures.mixture.em import ShapePrior
 
 FIT_STEPS = 25
@@ -20,5 +21,25 @@ class FitSettings(eqx.Module):
     """How mixtures are fitted."""
 
     prior: ShapePrior | None
-    ridge: float
+    ridge: float | Array
     n_starts: int
+
+
+class Settings(eqx.Module):
+    """What a user may set, see `TrustThenPool`."""
+
+    fit: FitSettings
+    n_folds: int
+    caution: float | Array
+    level: float | Array
+    prior_odds: float | Array
+
+    @property
+    def ridge(self) -> float | Array:
+        """Added to the diagonal of every covariance."""
+        return self.fit.ridge
+
+    @property
+    def prior(self) -> ShapePrior | None:
+        """Shape prior of all fits."""
+        return self.fit.prior
