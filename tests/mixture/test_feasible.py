@@ -1,6 +1,7 @@
 """The feasible set: projection as a property, bounds taken from rows, refusals."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmixtures import FeasibleSet, Mixture
-from fedmixtures.engine.rounds import dynamic
 from fedmixtures.mixture.precision import double, precision
 from helpers import assert_close, mixture, stack
 
@@ -24,7 +24,8 @@ def project(feasible, parts, dtype="float64"):
     """Through the jitted projection, all components present; bounds are data, not shapes."""
     with precision(dtype):
         arrays = tuple(jnp.asarray(part, dtype) for part in parts)
-        return _project(dynamic(feasible, dtype), arrays).to_numpy()
+        bounds = jax.tree.map(lambda bound: jnp.asarray(bound, dtype), feasible)
+        return _project(bounds, arrays).to_numpy()
 
 
 @settings(max_examples=60, deadline=None)
