@@ -60,6 +60,10 @@ def test_text_in_a_numeric_column(refused, change):
     refused(FIT, "column 'dose'", "the text 'high' at row 6")
 
 
+def test_a_forgotten_node_column_is_guessed(refused):
+    refused("fit data.csv --k 2 --out run", "the text 'h0' at row 0", "--nodes site")
+
+
 def test_self_loop(refused, files, write_csv):
     write_csv(files / "edges.csv", ["source", "target"], [("h0", "h1"), ("h2", "h2")])
     refused(FIT + " --allow-isolated", "edge ('h2', 'h2') is a self-loop")
@@ -73,7 +77,7 @@ def test_edge_to_a_node_without_rows(refused, files):
 
 def test_node_without_an_edge(refused, files, write_csv):
     write_csv(files / "edges.csv", ["source", "target"], [("h0", "h1"), ("h2", "h3")])
-    refused(FIT, "node 'h4' and 'h5' holds rows but has no edge", "--allow-isolated")
+    refused(FIT, "edges.csv has no edge for node 'h4' and 'h5'", "--allow-isolated")
 
 
 def test_edges_without_header(refused, files):

@@ -14,7 +14,7 @@ def fit(
     nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
     graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None,
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
-    method: Annotated[str, Parameter(name=["--method", "-m"])] = "gtv-mmd",
+    method: Annotated[str | None, Parameter(name=["--method", "-m"])] = None,
     alpha: str | None = None,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("run"),
     features: str | None = None,
@@ -55,7 +55,7 @@ def fit(
         Components of every node: a number, a CSV with the columns node,k, or `auto` (by BIC, per
         node where the method allows it).
     method
-        How nodes listen; `fedmixtures methods` lists them.
+        How nodes listen; `fedmixtures methods` lists them and names the default.
     alpha
         How much nodes listen to neighbours: 0 is not at all. `auto` tries several by
         cross-validation on every node's own rows.
@@ -86,7 +86,7 @@ def fit(
     resume
         Run folder to go on with, exactly where it stopped.
     """
-    from fedmixtures.cli.settings import FitSettings, names, parse_options
+    from fedmixtures.cli.settings import FitSettings, default_method, names, parse_options
     from fedmixtures.io.runs import RunFolder
 
     if resume is not None:
@@ -106,7 +106,7 @@ def fit(
             delimiter=delimiter,
             graph=graph,
             allow_isolated=allow_isolated,
-            method=method,
+            method=method or default_method(),
             k=k,
             alpha=alpha,
             rounds=rounds,

@@ -13,11 +13,13 @@ def methods() -> None:
     from rich.table import Table
 
     from fedmixtures.cli.console import console
+    from fedmixtures.cli.settings import default_method
     from fedmixtures.estimators.resolve import METHODS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("method", "what it does", "settings"):
         table.add_column(head, vertical="top")
+    default = default_method()
     for name, make in METHODS.items():
         method = make()
         line = (type(method).__doc__ or "").strip().splitlines()[0].rstrip(".")
@@ -31,5 +33,5 @@ def methods() -> None:
             for f in dataclasses.fields(method)
             if isinstance(getattr(method, f.name), (int, float, str))
         )
-        table.add_row(name, line, settings)
+        table.add_row(name, f"{line} (the default)" if name == default else line, settings)
     console.print(table)

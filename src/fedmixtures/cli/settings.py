@@ -61,6 +61,13 @@ class FitSettings:
         return cls(**given)
 
 
+def default_method() -> str:
+    """The method the library takes where none is named."""
+    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+
+    return NetworkGaussianMixture().method
+
+
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     """Settings written as ``name=value``."""
     options = {}

@@ -165,7 +165,11 @@ def _read_file(path: Path, nodes: str | None, features: Any, delimiter: str | No
     names = _chosen(path, [c for c in frame.column_names if c != nodes], features, nodes)
     rows = np.empty((frame.num_rows, len(names)))
     for i, name in enumerate(names):
-        rows[:, i] = numeric_column(frame.column(name), name, path.name)
+        try:
+            rows[:, i] = numeric_column(frame.column(name), name, path.name)
+        except ValueError as error:
+            hint = f" If it names the node of each row, say so: --nodes {name}"
+            raise ValueError(f"{error}{hint if nodes is None else ''}") from None
     held = None if nodes is None else _node_column(frame.column(nodes), nodes, path)
     return _Part(rows, held, names)
 

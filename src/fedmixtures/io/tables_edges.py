@@ -112,7 +112,7 @@ def _joined(
     alone = [label for label in labels if str(label) not in mentioned]
     if alone and not allow_isolated:
         raise ValueError(
-            f"node {_checks.listed(alone)} holds rows but has no edge in {file}. Add an edge, or "
-            "say that such nodes are meant to stand alone: --allow-isolated"
+            f"{file} has no edge for node {_checks.listed(alone)}, though there are rows. Add an "
+            "edge, or say that such nodes are meant to stand alone: --allow-isolated"
         )
     return from_edges([(known[a], known[b], w) for a, b, w in edges], labels)

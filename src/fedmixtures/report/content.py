@@ -44,6 +44,8 @@ class Findings:
     """Mean held-out log-likelihood by round."""
     certificate: Certificate | None = None
     traffic: Any = None
+    trusted: np.ndarray | None = None
+    """For a method that decides whom to trust: whether each edge of `network` is trusted."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -53,8 +55,12 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
     program = found.method.program() if hasattr(found.method, "program") else found.method
     discrepancy = getattr(program, "discrepancy", None) or MMD()
     distance = edges.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
-    groups, bound = edges.groups_by_gap(distance, found.network)
-    closeness = _closeness(distance)
+    if found.trusted is None:
+        groups, bound = edges.groups_by_gap(distance, found.network)
+        closeness = _closeness(distance)
+    else:
+        groups, bound = edges.numbered_groups(found.network, found.trusted), None
+        closeness = np.where(found.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
     return {
         "version": __version__,
@@ -68,7 +74,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             "features": list(found.features),
         },
         "nodes": _nodes(found, groups, layout.positions(found.network, closeness)),
-        "edges": _edges(found.network, distance, closeness, bound, type(discrepancy).__name__),
+        "edges": _edges(found, distance, closeness, bound, type(discrepancy).__name__),
         "scores": _summary(found.scores),
         "history": _history(found),
         "certificate": _certificate(found.certificate),
@@ -102,8 +108,9 @@ def _nodes(found: Findings, groups: np.ndarray, places: np.ndarray) -> dict[str,
     }
 
 
-def _edges(network: Network, distance, closeness, bound, name: str) -> dict[str, Any]:
+def _edges(found: Findings, distance, closeness, bound, name: str) -> dict[str, Any]:
     """All edges, or the most alike of them where there are too many to draw."""
+    network = found.network
     shown = np.sort(np.argsort(distance, kind="stable")[:MOST_EDGES])
     return {
         "source": network.source[shown].tolist(),
@@ -111,6 +118,8 @@ def _edges(network: Network, distance, closeness, bound, name: str) -> dict[str,
         "weight": _numbers(network.weight[shown]),
         "discrepancy": _numbers(distance[shown]),
         "closeness": np.round(closeness[shown], 3).tolist(),
+        "trusted": None if found.trusted is None else found.trusted[shown].tolist(),
+        "n_trusted": None if found.trusted is None else int(found.trusted.sum()),
         "total": network.n_edges,
         "name": name,
         "bound": bound,
