@@ -32,6 +32,7 @@ def atom_sums_gpu(own: Mixture, atoms: Mixture, factors, bandwidths, *, interpre
     own_fields = jnp.stack([last(field) for field in _fields(own)], axis=1)  # (k, fields, nodes)
     weighted = Mixture(atoms.weights * factors[:, :, None], atoms.means, atoms.covariances)
     atom_fields = jnp.stack([last(field) for field in _fields(weighted)], axis=2)
+    atom_fields = atom_fields.reshape(slots * k, *atom_fields.shape[2:])
     # Slots in use come first; an empty one in between weighs zero and does no harm.
     in_use = jnp.where(factors != 0, jnp.arange(1, slots + 1)[None], 0).max(1)
     in_use = jnp.pad(in_use.astype(jnp.int32), (0, padding))
@@ -44,7 +45,7 @@ def atom_sums_gpu(own: Mixture, atoms: Mixture, factors, bandwidths, *, interpre
         in_specs=[
             pl.BlockSpec((len(bandwidths),), lambda i: (0,)),
             tile(k, own_fields.shape[1]),
-            tile(slots, k, own_fields.shape[1]),
+            tile(slots * k, own_fields.shape[1]),
             tile(),
         ],
         out_specs=tile(k, n_sums),
@@ -83,19 +84,19 @@ def _kernel(sigma_ref, own_ref, atom_ref, in_use_ref, out_ref, *, k: int, d: int
     n_sums = 1 + d + d * (d + 1) // 2
     zero = jnp.zeros_like(own[0][0])
 
-    def one_slot(slot, totals):
-        totals = [list(per_component) for per_component in totals]
-        for a in range(k):
-            atom = [atom_ref[slot, a, f, :] for f in range(fields)]
-            for c in range(k):
-                terms = _pair_sums(own[c], atom[1:], sigmas, d)
-                totals[c] = [t + atom[0] * term for t, term in zip(totals[c], terms, strict=True)]
+    # A loop over atoms, not an unrolled one: unrolled, the compiler takes minutes.
+    def one_atom(a, totals):
+        atom = [atom_ref[a, f, :] for f in range(fields)]
+        for c in range(k):
+            terms = _pair_sums(own[c], atom[1:], sigmas, d)
+            sums = [t + atom[0] * term for t, term in zip(totals[c], terms, strict=True)]
+            totals = [*totals[:c], sums, *totals[c + 1 :]]
         return totals
 
     start = [[zero] * n_sums for _ in range(k)]
-    own_totals = one_slot(0, start)
+    own_totals = jax.lax.fori_loop(0, k, one_atom, start)
     apart = [[zero, *per_component[1:]] for per_component in own_totals]
-    totals = jax.lax.fori_loop(1, in_use_ref[...].max(), one_slot, apart)
+    totals = jax.lax.fori_loop(k, k * in_use_ref[...].max(), one_atom, apart)
     for c in range(k):
         out_ref[c, 0, :] = own_totals[c][0]
         for i in range(n_sums):
