@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from fedmixtures.estimators import resolve
+
 
 def nested(name: str, value: Any) -> dict[str, Any]:
     """All fields of a dataclass, deep, under ``name__field``."""
@@ -28,3 +30,30 @@ def replaced(value: Any, path: str, new: Any, name: str) -> Any:
         )
     inner = replaced(getattr(value, head), rest, new, f"{name}__{head}") if rest else new
     return dataclasses.replace(value, **{head: inner})
+
+
+class NestedParameters:
+    """`get_params` and `set_params` that reach into the frozen objects of an estimator."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters; with `deep` also those of method and start, as ``method__alpha``."""
+        params = super().get_params(deep=False)
+        if deep:
+            for name, resolved in (("method", resolve.METHODS), ("init", resolve.STARTS)):
+                value = params[name]
+                params.update(nested(name, resolved[value]() if value in list(resolved) else value))
+        return params
+
+    def set_params(self, **params: Any):
+        """Set parameters; ``method__alpha=0.3`` replaces the method by one with that alpha."""
+        for key in sorted(params, key=lambda key: key.count("__")):
+            name, _, path = key.partition("__")
+            if not path:
+                super().set_params(**{name: params[key]})
+                continue
+            whole = {"method": resolve.resolve_method, "init": resolve.resolve_start}.get(name)
+            if whole is None:
+                raise ValueError(f"Invalid parameter {key!r} for {type(self).__name__}.")
+            current = whole(getattr(self, name))
+            setattr(self, name, replaced(current, path, params[key], name))
+        return self

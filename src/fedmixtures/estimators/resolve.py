@@ -207,7 +207,7 @@ def _warn_if_moved(theta: Mixture, feasible: FeasibleSet, labels: tuple[Label, .
     if found:
         warnings.warn(
             f"the start lies outside the feasible set and was moved into it: {'; '.join(found)}. "
-            "Widen these bounds with feasible=FeasibleSet(...) if the rows are meant to reach there.",
+            "Widen these bounds with feasible=FeasibleSet(...) if the rows are meant to go there.",
             FitWarning,
             stacklevel=4,
         )
