@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -115,3 +116,12 @@ def log_lines(folder: Path, name: str) -> list[dict]:
     """The local log of a site."""
     text = (folder / name / "log.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def record(name: str, **figures) -> None:
+    """Keep what a run measured, where `make federation` asks for it (``FEDERATION_RESULTS``)."""
+    folder = os.environ.get("FEDERATION_RESULTS")
+    if folder:
+        path = Path(folder) / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")

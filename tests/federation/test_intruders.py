@@ -12,7 +12,7 @@ from fedmixtures import MMD, FeasibleSet, GTVMin, Mixture
 from fedmixtures.federation.frames import Frame
 from fedmixtures.federation.in_process import Exchange, ask
 from fedmixtures.federation.message import encode_message
-from fedmixtures.federation.node import request
+from fedmixtures.federation.protocol import request
 from fedmixtures.federation.sealing import Address, SiteKey
 
 METHOD = GTVMin(MMD(), n_local_steps=1, feasible=FeasibleSet())

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedmixtures.federation.frames import Frame
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node import Node, request
+from fedmixtures.federation.node import Node
+from fedmixtures.federation.protocol import request
 
 
 class NodeRefused(RuntimeError):

@@ -1,8 +1,9 @@
 """A site: `Node.handle(frame) -> frame`. It owns rows, model, checks, gate, sealing, checkpoints.
 
 Requests are ``hello`` (here is a job: which rounds can you go back to?), ``share`` (stand after
-round t and tell your neighbours), ``step`` (here is what your neighbours sent: one round) and
-``result`` (seal the final model for the collector). The engine that carries frames sees boxes only.
+round t and tell your neighbours), ``take`` (here is what neighbours sent), ``step`` (one round with
+what was taken) and ``result`` (seal the final model for the collector). The engine that carries
+frames sees boxes only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.ledger import BudgetSpent, Ledger
 from fedmixtures.federation.message import ModelRefused, encode_message
 from fedmixtures.federation.program import coupling_of, program_of, shares_counts
+from fedmixtures.federation.protocol import SCHEMA
 from fedmixtures.federation.sealing import Address, BoxError, Roster, SiteKey
 from fedmixtures.federation.session import Refused, Session
 from fedmixtures.federation.site import JobRefused, SiteConfig
@@ -28,7 +30,6 @@ from fedmixtures.federation.store import LocalLog
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
-SCHEMA = "fedmixtures.node.1"
 MAX_SESSIONS = 2
 EXPECTED = (FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent)
 
@@ -64,7 +65,7 @@ class Node:
         try:
             request = Frame.decode(frame, self.config.limits.max_frame_bytes)
             kind = request.head.get("kind")
-            with double(), compilation_cache():
+            with double():
                 return self._answer(kind, request).encode()
         except EXPECTED as error:
             self.log.write("refused", request=str(kind)[:20], reason=str(error))
@@ -76,6 +77,7 @@ class Node:
         answers: dict[Any, Callable[[Frame], Frame]] = {
             "hello": self._hello,
             "share": self._share,
+            "take": self._take,
             "step": self._step,
             "result": self._result,
         }
@@ -108,8 +110,9 @@ class Node:
         ledger = None if job.privacy is None else self.ledger
         folder = self.config.state / f"{job.name}-{job.key[:12]}"
         try:
-            session = Session(job, self.name, self.rows, folder, ledger)
-            session.warm_up()
+            with compilation_cache():
+                session = Session(job, self.name, self.rows, folder, ledger)
+                session.warm_up()
         except EXPECTED:
             raise
         except Exception as error:  # a job's settings may be any nonsense: told in full here only
@@ -122,6 +125,14 @@ class Node:
         session, t = self._session(request), self._round(request)
         session.go_to(t)
         return self._told(session, "share")
+
+    def _take(self, request: Frame) -> Frame:
+        """Open and check messages of this round or earlier ones, without a step."""
+        session, t = self._session(request), self._round(request)
+        if session.round != t:
+            raise Refused(f"round {t} is asked for, but this node stands after {session.round}")
+        rejected = self._open_all(session, request)
+        return self._reply("take", session, rejected=rejected, **session.freshness())
 
     def _step(self, request: Frame) -> Frame:
         """One round; a request that comes again is answered again, not carried out again."""
@@ -239,8 +250,3 @@ class Node:
         if site not in self.roster.keys:
             raise JobRefused(f"site {self.name!r} has no key of {site!r} on its roster")
         return self.roster.keys[site]
-
-
-def request(kind: str, **entries: Any) -> Frame:
-    """The head of a request to a node."""
-    return Frame({"schema": SCHEMA, "kind": kind, **entries})

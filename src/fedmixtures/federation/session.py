@@ -137,6 +137,8 @@ class Session:
 
     def step(self, freshness: dict[str, list[str]]) -> None:
         """One round with what was heard, written to disk before it is told."""
+        if not self.store.is_ours():
+            raise Refused("another process of this site has taken the job over")
         if self.ledger is not None:
             self.ledger.charge(self.job.privacy["noise"], self.given.n_local_steps)
         usable = {*freshness["fresh"], *freshness["stale"]} - {*freshness["silent"]}

@@ -51,6 +51,16 @@ class Store:
     def __init__(self, folder: Path, fingerprint: str, keep: int):
         self.folder, self.fingerprint, self.keep = folder, fingerprint, keep
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # After a fault an old process may still be about: the last to come owns the folder.
+        self.token = os.urandom(16).hex()
+        write_durably(folder / "owner", self.token.encode())
+
+    def is_ours(self) -> bool:
+        """Whether no other process has taken the job over."""
+        try:
+            return (self.folder / "owner").read_text() == self.token
+        except OSError:
+            return False
 
     def rounds(self) -> list[int]:
         """Rounds that can be read back."""
@@ -90,6 +100,18 @@ class Store:
             parts = [arrays[f"heard.{number:04d}.{i:04d}"] for i in range(length or 0)]
             heard[source] = (source_round, None if length is None else tuple(parts))
         return Saved(round, state, heard)
+
+    @classmethod
+    def look(cls, folder: Path) -> Saved:
+        """The last round in a folder, whoever owns it."""
+        path = max(folder.glob("round-*.fmx"))
+        store = cls.__new__(cls)
+        store.folder = folder
+        store.fingerprint = Frame.decode(path.read_bytes()[32:], STATE_BYTES).head["fingerprint"]
+        saved = store.read(int(path.stem.removeprefix("round-")))
+        if saved is None:
+            raise ValueError(f"{str(path)!r} is damaged.")
+        return saved
 
     def forget_after(self, round: int) -> None:
         """Drop later rounds: the federation has gone back to this one."""

@@ -1,0 +1,114 @@
+"""A real federation on one machine: a hub and sites as processes, with mutual TLS between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.federation.driver import Driver, Listener, Watched, open_results
+from fedmixtures.federation.job import Job
+from fedmixtures.federation.nvflare_kits import (
+    ADMIN,
+    EXECUTOR,
+    HUB,
+    SITE_FILE,
+    provision,
+    secure,
+    secure_hub,
+)
+from fedmixtures.federation.processes import Party, free_port
+from fedmixtures.federation.sealing import Roster, SiteKey
+from fedmixtures.federation.store import Saved, Store
+from fedmixtures.io.runs import to_toml
+
+COLLECTOR = "researcher"
+
+
+class OneMachine:
+    """Provision, start, fit, stop; everything lies in one folder.
+
+    Parameters
+    ----------
+    folder
+        New folder for kits, keys, rows and states.
+    rows
+        Rows of every site; written to a file of that site, and used from there.
+    limits, gate
+        Entries of the sites' ``[limits]`` and ``[release_gate]``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: Mapping[str, np.ndarray],
+        features: tuple[str, ...],
+        limits: Mapping[str, Any] | None = None,
+        gate: Mapping[str, Any] | None = None,
+        listener: Listener | None = None,
+    ):
+        self.folder, self.sites, self.listener = folder, tuple(rows), listener
+        self.kits = provision(folder, self.sites, free_port())
+        secure_hub(self.kits / HUB)
+        keys = {name: SiteKey.generate() for name in (*rows, COLLECTOR)}
+        self.roster = Roster({name: key.public for name, key in keys.items()})
+        self.key = keys[COLLECTOR]
+        for name in rows:
+            self._site(name, keys[name], rows[name], features, limits or {}, gate or {})
+        # One thread each: they share the machine, and rounds are small.
+        thrifty = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+        self.parties = {name: Party(self.kits / name, thrifty) for name in (HUB, *rows)}
+        self.driver = Driver(self.kits / ADMIN, listener=listener)
+
+    def _site(self, name, key, rows, features, limits, gate) -> None:
+        own = self.folder / "sites" / name
+        own.mkdir(parents=True, mode=0o700)
+        key.save(own / "site.key")
+        self.roster.save(own / "roster.toml")
+        header = ",".join(f'"{feature}"' for feature in features)
+        lines = [",".join(repr(float(x)) for x in row) for row in rows]
+        (own / "rows.csv").write_text("\n".join([header, *lines]) + "\n")
+        config = {
+            "name": name,
+            "key": str(own / "site.key"),
+            "roster": str(own / "roster.toml"),
+            "state": str(own / "state"),
+            "data": {"path": str(own / "rows.csv"), "columns": list(features)},
+            "limits": {"share_result": True, **limits},
+            "release_gate": dict(gate),
+        }
+        (self.kits / name / "local" / SITE_FILE).write_text(to_toml(config))
+        secure(self.kits / name, EXECUTOR)
+
+    def __enter__(self) -> OneMachine:
+        for party in self.parties.values():
+            party.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all processes."""
+        self.driver.close()
+        for party in self.parties.values():
+            party.stop()
+
+    def fit(self, job: Job, **options: Any) -> Watched:
+        """Run a job to its end."""
+        return self.driver.fit(job, **options)
+
+    def collected(self, job: Job, watched: Watched) -> dict[str, Any]:
+        """Final models that came to the researcher."""
+        return open_results(job, watched.results, self.key, self.roster)
+
+    def states(self, job: Job) -> dict[str, tuple[np.ndarray, ...]]:
+        """The arrays of every site's last checkpoint, as they lie on its disk."""
+        return {name: self.saved(job, name).state for name in self.sites}
+
+    def saved(self, job: Job, name: str) -> Saved:
+        """The last checkpoint of a site, read without its rows."""
+        folder = self.folder / "sites" / name / "state" / f"{job.name}-{job.key[:12]}"
+        return Store.look(folder)

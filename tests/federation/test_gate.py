@@ -1,0 +1,207 @@
+"""The release gate: what may leave a node, and what an outlying record suffers without it."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from federated import WIDE_OPEN, Sites, a_job, record, site_rows
+from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
+from fedmixtures.engine.blocks import node_group
+from fedmixtures.federation.gate import (
+    Gate,
+    GateRefusal,
+    component_discrepancies,
+    effective_counts,
+    merge_nearest,
+)
+from fedmixtures.federation.in_process import NodeRefused, ask
+from fedmixtures.federation.message import decode_message
+from fedmixtures.federation.protocol import request
+from fedmixtures.federation.sealing import Address
+from fedmixtures.mixture.precision import double
+from helpers import mixture
+
+FEASIBLE = FeasibleSet(min_weight=1e-4)
+
+
+def block(rows):
+    with double():
+        group, _ = node_group("a", rows, np.ones(len(rows)), {})
+        return jax.tree.map(lambda part: part[0], group.data)
+
+
+def three_groups(sizes):
+    centres = np.array([[0.0, 0.0], [6.0, 0.0], [6.5, 2.0]])
+    rng = np.random.default_rng(0)
+    rows = np.repeat(centres, sizes, axis=0) + 0.3 * rng.standard_normal((sum(sizes), 2))
+    weights = np.array(sizes) / sum(sizes)
+    return Mixture(weights, centres, np.stack([0.1 * np.eye(2)] * 3)), rows
+
+
+def test_effective_counts_are_summed_responsibilities():
+    model, rows = mixture(1, k=3), np.random.default_rng(1).standard_normal((37, 2))
+    expected = model.responsibilities(rows).sum(0)
+    np.testing.assert_allclose(effective_counts(model, block(rows)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("d", "threshold"), [(1, 11), (2, 11), (3, 15), (16, 80)])
+def test_the_threshold_grows_with_the_features(d, threshold):
+    assert Gate().threshold(d) == threshold
+
+
+def test_a_model_of_large_components_passes_unchanged():
+    model, rows = three_groups((20, 15, 12))
+    released, merged = Gate().released(model, block(rows), FEASIBLE, may_merge=False)
+    assert merged == 0
+    assert all(np.array_equal(a, b) for a, b in zip(released.parts, model.parts, strict=True))
+
+
+def test_a_small_component_is_merged_into_its_nearest_and_moments_are_kept():
+    model, rows = three_groups((20, 15, 5))
+    released, merged = Gate().released(model, block(rows), FEASIBLE, may_merge=True)
+    assert merged == 1
+    kept = released.trimmed()
+    assert kept.n_components == 2
+    np.testing.assert_allclose(kept.means[0], model.means[0])
+    mean = lambda m: m.weights @ m.means
+    second = lambda m: (
+        np.einsum("c,cij->ij", m.weights, m.covariances)
+        + np.einsum("c,ci,cj->ij", m.weights, m.means, m.means)
+    )
+    np.testing.assert_allclose(mean(released), mean(model), atol=1e-12)
+    np.testing.assert_allclose(second(released), second(model), atol=1e-12)
+    # The empty place tells nothing about what stood there.
+    absent = released.weights == 0
+    assert (released.means[absent] == 0).all()
+
+
+def test_every_released_component_rests_on_enough_rows():
+    rng = np.random.default_rng(2)
+    for seed in range(15):
+        model, rows = mixture(seed, k=5, spread=3), 3 * rng.standard_normal((50, 2))
+        released, _ = Gate().released(model, block(rows), FEASIBLE, may_merge=True)
+        counts = effective_counts(released, block(rows))
+        assert ((counts >= 11) | (counts < 0.5)).all()
+
+
+def test_a_component_without_an_own_row_passes():
+    model, rows = three_groups((20, 15, 0))
+    model = Mixture([0.4, 0.4, 0.2], model.means + np.array([[0], [0], [100.0]]), model.covariances)
+    released, merged = Gate().released(model, block(rows), FEASIBLE, may_merge=False)
+    assert merged == 0
+    assert released.weights[2] == 0.2
+
+
+def test_a_node_with_too_few_rows_only_listens():
+    model, rows = three_groups((4, 3, 3))
+    assert Gate().released(model, block(rows), FEASIBLE, may_merge=True) == (None, 0)
+
+
+def test_nearest_is_by_mmd():
+    model, _ = three_groups((20, 15, 5))
+    squared = component_discrepancies(model)
+    single = [Mixture([1.0], model.means[c][None], model.covariances[c][None]) for c in range(3)]
+    for a in range(3):
+        for b in range(3):
+            np.testing.assert_allclose(
+                squared[a, b], MMD().between(single[a], single[b]), atol=1e-12
+            )
+
+
+def test_a_merge_stays_inside_the_feasible_set():
+    narrow = FeasibleSet(max_variance=2.0)
+    wide = merge_nearest(Mixture([0.5, 0.5], [[0.0, 0], [9.0, 0]], [np.eye(2)] * 2), 0, narrow)
+    with double():
+        again = narrow.project(jax.tree.map(jnp.asarray, wide)).to_numpy()
+    np.testing.assert_allclose(again.covariances, wide.covariances)
+    assert np.linalg.eigvalsh(wide.covariances).max() <= 2.0 + 1e-12
+
+
+def few_rows():
+    rows = site_rows((96, 96, 96, 96))
+    return rows | {"aachen": np.concatenate([rows["aachen"][:60], rows["aachen"][:4] + 40.0])}
+
+
+def told_to(sites, job, source, destination):
+    """What actually leaves: the box opened at its destination."""
+    ask(sites.nodes[source], request("hello", job=json.loads(job.to_json())))
+    reply = ask(sites.nodes[source], request("share", job=job.key, round=0))
+    entry = next(e for e in reply.head["boxes"] if e["destination"] == destination)
+    address = Address(job.key, 0, source, destination)
+    key = sites.roster.keys[source]
+    content = sites.keys[destination].open(reply.boxes[entry["box"]], key, address)
+    like = sites.nodes[source].sessions[job.key].like
+    message = decode_message(content, like, None)
+    return None if message is None else message[0]
+
+
+@pytest.mark.parametrize("coupling", [MMD(), KL(n_samples=5)], ids=["MMD", "KL"])
+def test_merged_models_travel(tmp_path, coupling):
+    job = a_job(GTVMin(coupling, n_local_steps=1, feasible=FeasibleSet()), n_rounds=2)
+    sites = Sites(tmp_path, few_rows())
+    assert told_to(sites, job, "aachen", "bergen").trimmed().n_components < 3
+    sites.run(job)
+    assert all(node.sessions[job.key].round == 2 for node in sites.nodes.values())
+
+
+def test_euclidean_refuses(tmp_path):
+    job = a_job(GTVMin(Euclidean(), n_local_steps=1, feasible=FeasibleSet()), n_rounds=2)
+    sites = Sites(tmp_path, few_rows())
+    with pytest.raises(NodeRefused, match="Use MMD or KL") as refusal:
+        told_to(sites, job, "aachen", "bergen")
+    assert not any(digit in str(refusal.value) for digit in "0123456789")
+    with pytest.raises(GateRefusal):
+        Gate().released(*_small(), FEASIBLE, may_merge=False)
+
+
+def _small():
+    model, rows = three_groups((20, 15, 5))
+    return model, block(rows)
+
+
+def test_a_listening_node_learns_but_tells_nothing(tmp_path):
+    rows = site_rows((96, 96, 96, 96))
+    rows["aachen"] = rows["aachen"][:9]
+    job = a_job(GTVMin(MMD(), n_local_steps=1, feasible=FeasibleSet()), n_rounds=2)
+    sites = Sites(tmp_path, rows)
+    assert told_to(sites, job, "aachen", "bergen") is None
+    exchange = sites.run(job)
+    assert exchange.replies["bergen"].head["silent"] == ["aachen"]
+    assert exchange.replies["bergen"].head["dropped"] == []
+    assert sites.nodes["aachen"].sessions[job.key].round == 2
+
+
+@pytest.mark.slow
+def test_an_outlying_record_is_published_without_the_gate_and_never_with_it(tmp_path):
+    figures = {}
+    for distance in (5.0, 6.0, 7.0):
+        shares = {}
+        for name, gate in (("without gate", WIDE_OPEN), ("with gate", Gate())):
+            shares[name] = _published_share(tmp_path / f"{distance}{name}", distance, gate, 100)
+        figures[f"record at distance {distance:g}"] = shares
+        assert shares["with gate"] == 0
+    assert figures["record at distance 6"]["without gate"] > 0.2
+    record("outlier", nodes=100, rows=30, within=0.01, share_of_nodes=figures)
+
+
+def _published_share(folder, distance, gate, n):
+    """Share of nodes whose first message has a mean within 0.01 of their outlying record."""
+    rng, hits = np.random.default_rng(0), 0
+    job = a_job(
+        GTVMin(MMD(), n_local_steps=1, feasible=FeasibleSet()),
+        n_components=dict.fromkeys(("aachen", "bergen"), 2),
+        edges=(("aachen", "bergen", 1.0),),
+    )
+    for i in range(n):
+        angle = rng.uniform(0, 2 * np.pi)
+        outlier = distance * np.array([np.cos(angle), np.sin(angle)])
+        rows = np.concatenate([rng.standard_normal((29, 2)), outlier[None]])
+        sites = Sites(folder / str(i), {"aachen": rows, "bergen": rows}, gate)
+        sent = told_to(sites, job, "aachen", "bergen").trimmed()
+        hits += (np.linalg.norm(sent.means - outlier, axis=1) < 0.01).any()
+    return hits / n

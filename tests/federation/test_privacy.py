@@ -1,0 +1,137 @@
+"""Differential privacy: the noise, the clipping, and the ledger that ends it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from federated import Sites, a_job, site_rows
+from fedmixtures import MMD, FeasibleSet, GTVMin
+from fedmixtures.engine.blocks import node_group
+from fedmixtures.federation.in_process import Exchange, NodeRefused, ask
+from fedmixtures.federation.ledger import BudgetSpent, Ledger, noise_for, spent
+from fedmixtures.federation.private import PrivateGTVMin, public_start
+from fedmixtures.federation.protocol import request
+from fedmixtures.federation.site import Budget
+from fedmixtures.mixture.density import local_loss
+from fedmixtures.mixture.precision import double
+from helpers import mixture
+
+
+def exact_epsilon(multiplier: float, delta: float) -> float:
+    """Balle and Wang (2018), Theorem 8: the Gaussian mechanism's delta, solved for epsilon."""
+    s = 1 / multiplier
+    loss = lambda e: norm.cdf(s / 2 - e / s) - math.exp(e) * norm.cdf(-s / 2 - e / s) - delta
+    return brentq(loss, 0, 200)
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(20.0, 200), (5.0, 10), (50.0, 1000)])
+def test_the_ledger_agrees_with_the_accountant_and_with_the_theorem(tmp_path, noise, steps):
+    from dp_accounting import GaussianDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    ledger = Ledger(tmp_path / "ledger.json", Budget(epsilon=100, delta=1e-5))
+    for _ in range(5):
+        ledger.charge(noise, steps // 5)
+    accountant = PLDAccountant().compose(GaussianDpEvent(noise), steps)
+    assert ledger.epsilon() == pytest.approx(accountant.get_epsilon(1e-5), rel=0.01)
+    assert ledger.epsilon() == pytest.approx(exact_epsilon(noise / steps**0.5, 1e-5), rel=0.01)
+
+
+def test_the_ledger_refuses_the_step_past_the_budget_and_survives_a_restart(tmp_path):
+    budget = Budget(epsilon=3.0, delta=1e-5)
+    noise = noise_for(3.0, 1e-5, 20)
+    for _ in range(4):
+        Ledger(tmp_path / "ledger.json", budget).charge(noise, 5)  # every time a new process
+    ledger = Ledger(tmp_path / "ledger.json", budget)
+    assert 2.9 < ledger.epsilon() <= 3.0
+    with pytest.raises(BudgetSpent, match="above its budget of 3"):
+        ledger.charge(noise, 1)
+    assert Ledger(tmp_path / "ledger.json", budget).steps == {noise: 20}
+
+
+def test_noise_of_200_steps_at_small_nodes():
+    """Noise on the mean gradient in units of the clip, as documented: useless at 30 rows."""
+    found = {m: noise_for(3.0, 1e-5, 200) * 2 / m for m in (30, 300, 3000)}
+    assert found[30] == pytest.approx(1.41, abs=0.01)
+    assert found[300] == pytest.approx(0.141, abs=0.001)
+    assert noise_for(8.0, 1e-5, 200) * 2 / 30 == pytest.approx(0.60, abs=0.01)
+
+
+def test_nothing_spent_is_nothing():
+    assert spent((), 1e-5) == 0
+
+
+def private(noise: float, clip: float = 0.7) -> PrivateGTVMin:
+    return PrivateGTVMin.of(GTVMin(MMD(), feasible=FeasibleSet()), clip, noise)
+
+
+def noisy_gradient(program, theta, rows, seed=0):
+    with double():
+        group, _ = node_group("a", rows, np.ones(len(rows)), {})
+        data = jax.tree.map(lambda part: part[0], group.data)
+        leading = jax.tree.map(lambda part: jnp.asarray(part)[None], theta)
+        found = program.noisy_gradient(leading, data, jr.split(jr.key(seed), 1))
+        return np.concatenate([np.ravel(part[0]) for part in found.parts])
+
+
+def test_gradients_are_clipped_row_by_row():
+    theta, rows = mixture(0), 3 * np.random.default_rng(0).standard_normal((13, 2))
+    expected = np.zeros(3 + 6 + 12)
+    with double():
+        model = jax.tree.map(jnp.asarray, theta)
+        for row in rows:
+            one = jax.grad(lambda p, x=row: local_loss(p, jnp.asarray(x)[None], jnp.ones(1)))(model)
+            flat = np.concatenate([np.ravel(part) for part in one.parts])
+            expected += flat * min(1.0, 0.7 / np.linalg.norm(flat)) / len(rows)
+    np.testing.assert_allclose(noisy_gradient(private(1e-300), theta, rows), expected, atol=1e-12)
+
+
+def test_noise_has_the_stated_size():
+    theta, rows = mixture(0), np.random.default_rng(0).standard_normal((30, 2))
+    draws = np.stack([noisy_gradient(private(5.0), theta, rows, seed)[:9] for seed in range(300)])
+    assert draws.std(0).mean() == pytest.approx(5.0 * 2 * 0.7 / 30, rel=0.05)
+
+
+def private_job(**entries):
+    method = GTVMin(MMD(), n_local_steps=2, feasible=FeasibleSet())
+    return a_job(method, privacy={"clip": 1.0, "noise": 30.0}, n_rounds=3, **entries)
+
+
+def test_a_private_job_starts_without_the_rows_and_stops_at_the_budget(tmp_path):
+    sites, job = Sites(tmp_path, site_rows((96, 96, 96, 96))), private_job()
+    exchange = Exchange(sites.nodes, job)
+    exchange.begin()
+    start = sites.results(job)["aachen"]
+    np.testing.assert_array_equal(start.means, public_start(3, 2, job.seed).means)
+    exchange.round(0)
+    ledgers = [json.loads((tmp_path / name / "ledger.json").read_text()) for name in sites.nodes]
+    assert all(ledger["steps"] == {"30.0": 2} for ledger in ledgers)
+    sites.nodes["aachen"].ledger.budget = Budget(epsilon=1e-3)
+    frame = exchange.step_frame("aachen", 1)
+    with pytest.raises(NodeRefused, match="above its budget"):
+        ask(sites.nodes["aachen"], frame)
+    assert sites.nodes["aachen"].sessions[job.key].round == 1
+
+
+def test_noise_is_drawn_anew_and_charged_again_after_going_back(tmp_path):
+    sites, job = Sites(tmp_path, site_rows((96, 96, 96, 96))), private_job()
+    models = []
+    for _ in range(2):
+        sites.nodes = {name: sites.started(name) for name in sites.nodes}
+        exchange = Exchange(sites.nodes, job)
+        exchange.begin()
+        for name, node in sites.nodes.items():
+            exchange.deliver(name, ask(node, request("share", job=job.key, round=0)))
+        exchange.round(0)
+        models.append(sites.results(job)["aachen"].means)
+    assert not np.array_equal(*models)
+    assert Ledger(tmp_path / "aachen" / "ledger.json", Budget()).steps == {30.0: 4}
