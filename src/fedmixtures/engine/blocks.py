@@ -190,9 +190,9 @@ def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> lis
     for nodes in groups:
         rows, slots = rounded_up(counts[nodes].max()), rounded_up(degree[nodes].max())
         width = block_size or max(1, min(most_nodes, most_rows // rows))
-        if len(nodes) < width and block_size is None:
-            width = min(width, rounded_up(len(nodes)))
         blocks = -(-len(nodes) // width)
+        if block_size is None:  # blocks of about equal size: no last one that is nearly empty
+            width = min(width, rounded_up(-(-len(nodes) // blocks)))
         plans.append(
             _Plan(nodes[np.argsort(degree[nodes], kind="stable")], rows, slots, width, blocks)
         )
