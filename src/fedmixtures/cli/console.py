@@ -114,7 +114,7 @@ class RoundsBar:
         late = time.monotonic() - self.last > 10
         if not console.is_terminal and late:
             self.last = time.monotonic()
-            say(f"round {number}/{self.total}  {numbers}")
+            say(f"round {number}/{self.total}  {numbers.strip()}")
 
 
 def short(value: float | int | None, digits: int = 3) -> str:

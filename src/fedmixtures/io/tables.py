@@ -101,8 +101,8 @@ def check_table(table: Table, constant_ok: bool = False) -> None:
         row, column = np.argwhere(bad)[0]
         value = "NaN" if np.isnan(table.rows[row, column]) else "infinity"
         raise ValueError(
-            f"column {table.features[column]!r} holds {value} at {table.where(int(row))}; there are "
-            f"{int(bad.sum())} such values in all. Drop or fill these rows first."
+            f"column {table.features[column]!r} holds {value} at {table.where(int(row))}; there "
+            f"are {int(bad.sum())} such values in all. Drop or fill these rows first."
         )
     constant = np.flatnonzero((table.rows == table.rows[:1]).all(0))
     if len(constant) and not constant_ok:
@@ -223,7 +223,8 @@ def _node_column(column: Any, name: str, path: Path) -> np.ndarray:
             f"column {name!r} of {path.name} names no node at row {row}; {column.null_count} rows "
             "have none. Give every row a node or drop it."
         )
-    return np.asarray(column.to_pylist() if column.type == "string" else column.to_numpy())
+    coded = column.combine_chunks().dictionary_encode()  # far fewer labels than rows
+    return np.array(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
 
 
 def _check_distinct(files: Sequence[Path]) -> None:
