@@ -7,6 +7,8 @@ $v = S^{-1}\Delta$: $\partial g/\partial\mu_c = -g v$, $\partial g/\partial\Sigm
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float
@@ -23,6 +25,9 @@ from fedmixtures.mixture.linear import (
     symmetric,
 )
 from fedmixtures.mixture.mixture import Mixture
+
+CHUNK, LANES = 32, 8
+"""Atoms taken together, and what their number is rounded up to."""
 
 Sums = tuple[
     Float[Array, "nodes k"],
@@ -49,62 +54,109 @@ def atom_sums(own: Mixture, atoms: Mixture, factors: Float[Array, "nodes s"], ba
 
 
 def _unrolled(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
-    """Few features: entry by entry, bandwidths reduced in one loop, node axis last.
+    """Few features: all written out, and every sum over atoms taken in one loop over them.
 
-    The loop runs over the atoms' components; own components, slots and nodes are the vector.
+    Atoms stand on the last axis, which is the vector axis: own components first, then those of the
+    neighbours. Slots in use come first, so the loop over chunks ends at the block's largest degree.
     """
+    nodes, slots, k = atoms.weights.shape
     d = own.n_features
-    sigma = jnp.stack([jnp.asarray(s, own.means.dtype) for s in bandwidths])
-    sigma = sigma.reshape(-1, 1, 1, 1)
-    spread = lambda part: part.T[:, None, :]  # (k, 1, nodes)
-    mu = [spread(own.means[:, :, i]) for i in range(d)]
-    cov = [[spread(e) for e in row] for row in lower_triangle(own.covariances)]
-    # atoms' components lead, to be scanned over: (k, 1, slots, nodes)
-    lead = lambda part: jnp.transpose(part, (2, 1, 0))[:, None]
-    scanned = (
-        lead(atoms.weights * factors[:, :, None]),
-        [lead(atoms.means[..., i]) for i in range(d)],
-        [[lead(e) for e in row] for row in lower_triangle(atoms.covariances)],
-    )
+    all_at_once = -(-slots * k // LANES) * LANES
+    size = all_at_once if all_at_once <= 2 * CHUNK else max(CHUNK, k)
+    n_chunks = -(-slots * k // size)
+    weights = atoms.weights * factors[:, :, None]
+    mine = [field[:, 0] for field in _fields(atoms, weights)]
+    others = [field[:, 1:].reshape(nodes, -1) for field in _fields(atoms, weights)]
+    padded = [jnp.pad(field, ((0, 0), (0, n_chunks * size - slots * k))) for field in others]
+    near, far = size - k, n_chunks - 1
+    chunk = [jnp.concatenate([a, b[:, :near]], 1) for a, b in zip(mine, padded, strict=True)]
+    # Put together before the loop: picking and joining inside it would keep it from vectors.
+    chunk = jax.lax.optimization_barrier(chunk)
+    sums = partial(_chunk_sums, own, bandwidths)
+    own_weight = jnp.where(jnp.arange(size)[None] < k, chunk[0], 0.0)
+    own_kernels, *total = sums(own_weight, chunk)
+    total[0] = total[0] - own_kernels
+    if far:  # chunks lead, so that each is one piece of memory
+        rest = [jnp.moveaxis(f[:, near:].reshape(nodes, far, size), 1, 0) for f in padded]
+        in_use = jnp.where(factors != 0, jnp.arange(1, slots + 1)[None], 0).max()
 
-    def one_component(total, atom):
-        weight, atom_mu, atom_cov = atom
-        delta = [(mu[i] - atom_mu[i])[None] for i in range(d)]
-        summed = [[(cov[i][j] + atom_cov[i][j])[None] for j in range(i + 1)] for i in range(d)]
-        for i in range(d):
-            summed[i][i] = summed[i][i] + sigma * sigma
-        terms = pair_terms(delta, summed, sigma, d)
-        weighted = [weight * term for term in sum_together(terms, axis=0)]
-        return [a + b for a, b in zip(total, weighted, strict=True)], None
+        def add(i, total):
+            return jax.tree.map(jnp.add, total, sums(None, [field[i] for field in rest])[1:])
 
-    shape = jnp.broadcast_shapes(mu[0].shape, scanned[0].shape[1:])
-    start = [jnp.zeros(shape, own.means.dtype) for _ in range(1 + d + d * (d + 1) // 2)]
-    total, _ = jax.lax.scan(one_component, start, scanned)  # each (k, slots, nodes)
-    rest = [part.sum(1).T for part in total[1:]]
-    triangle = iter(rest[d:])
+        total = jax.lax.fori_loop(0, (in_use * k - 1) // size, add, total)
+    triangle = iter(total[1 + d :])
     return (
-        total[0][:, 0].T,
-        total[0][:, 1:].sum(1).T,
-        jnp.stack(rest[:d], axis=-1),
+        own_kernels,
+        total[0],
+        jnp.stack(total[1 : 1 + d], axis=-1),
         symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
     )
 
 
+def _chunk_sums(own: Mixture, bandwidths, first, fields: list[jax.Array]) -> list[jax.Array]:
+    """Sums over one chunk of atoms, (nodes, k) each; that of g under the weights `first` leads."""
+    d = own.n_features
+    weight, *atom = [field[:, None, :] for field in fields]
+    mine = [field[:, :, None] for field in _fields(own, own.weights)[1:]]
+    delta = [a - b for a, b in zip(mine[:d], atom[:d], strict=True)]
+    entries = iter(a + b for a, b in zip(mine[d:], atom[d:], strict=True))
+    summed = [[next(entries) for _ in range(i + 1)] for i in range(d)]
+    terms = None
+    for sigma in bandwidths:
+        widened = [[*row[:-1], row[-1] + sigma * sigma] for row in summed]
+        new = pair_terms(delta, widened, sigma, d)
+        terms = new if terms is None else [a + b for a, b in zip(terms, new, strict=True)]
+    weighted = [weight * term for term in terms]
+    leading = jnp.zeros_like(weighted[0]) if first is None else first[:, None, :] * terms[0]
+    return sum_together([leading, *weighted], axis=2)
+
+
+def _fields(mixture: Mixture, weights) -> list[jax.Array]:
+    """Weights, means and the lower triangle of the covariances: one array (..., k) each."""
+    triangle = [entry for row in lower_triangle(mixture.covariances) for entry in row]
+    return [weights, *(mixture.means[..., i] for i in range(mixture.n_features)), *triangle]
+
+
 def pair_terms(delta, summed, sigma, d: int) -> list[jax.Array]:
     r"""$g$, then $-g v_i$, then $\frac12 g (v_i v_j - (S^{-1})_{ij})$ for $j \le i$."""
-    inverse, log_determinant = inverse_cholesky_entries(summed)
-    white = [sum_of(inverse[i][j] * delta[j] for j in range(i + 1)) for i in range(d)]
-    v = [sum_of(inverse[i][j] * white[i] for i in range(j, d)) for j in range(d)]
-    exponent = sum_of(w * w for w in white) + log_determinant
-    g = jnp.exp(d * jnp.log(sigma) - 0.5 * exponent)
-    precision = [
-        [sum_of(inverse[p][i] * inverse[p][j] for p in range(i, d)) for j in range(i + 1)]
-        for i in range(d)
-    ]
+    g, v, precision = (_two_by_two if d == 2 else _by_entries)(delta, summed, sigma)
     terms = [g, *(-(g * v[i]) for i in range(d))]
     half = 0.5 * g
     terms += [half * (v[i] * v[j] - precision[i][j]) for i in range(d) for j in range(i + 1)]
     return terms
+
+
+def _two_by_two(delta, summed, sigma):
+    r"""$g$, $v$ and $S^{-1}$ with one division, and no difference of large numbers in $g$.
+
+    With $S = (a, c; c, b)$, $D = |S|$ and $t = a\Delta_2 - c\Delta_1$:
+    $\Delta^\top S^{-1} \Delta = (D\Delta_1^2 + t^2) / (aD)$.
+    """
+    (a,), (c, b) = summed
+    x, y = delta
+    determinant = a * b - c * c
+    r = 1.0 / (a * determinant)
+    inverse = a * r  # of the determinant
+    t = a * y - c * x
+    g = (sigma * sigma) * jnp.sqrt(inverse) * jnp.exp(-0.5 * (r * (determinant * (x * x) + t * t)))
+    return g, [(b * x - c * y) * inverse, t * inverse], [[b * inverse], [-c * inverse, a * inverse]]
+
+
+def _by_entries(delta, summed, sigma):
+    """The same for any few features, from the inverse Cholesky factor."""
+    d = len(delta)
+    inverse, _ = inverse_cholesky_entries(summed)
+    white = [sum_of(inverse[i][j] * delta[j] for j in range(i + 1)) for i in range(d)]
+    v = [sum_of(inverse[i][j] * white[i] for i in range(j, d)) for j in range(d)]
+    scale = sigma * inverse[0][0]
+    for i in range(1, d):  # factor by factor: the determinant itself could overflow
+        scale = scale * (sigma * inverse[i][i])
+    g = scale * jnp.exp(-0.5 * sum_of(w * w for w in white))
+    precision = [
+        [sum_of(inverse[p][i] * inverse[p][j] for p in range(i, d)) for j in range(i + 1)]
+        for i in range(d)
+    ]
+    return g, v, precision
 
 
 def _by_factorisation(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
