@@ -77,7 +77,9 @@ class FedGrEM(HubProgram):
         ``"local"``: the nodes' own starts, numbered alike (reference). ``"shared"``: one start for
         all, from the hub's k-means of all local centres, as in `FedEM`.
     inner_iterations
-        Refinements of centre and deviations per round; the reference code makes 1.
+        Refinements of centre and deviations per round; the reference code makes 1. A refinement
+        moves the centre by at most the shrinkage, so that 1 is not enough to free it from a node
+        very far away.
     n_orders
         Random orders tried to find the common numbering.
     prior
@@ -195,10 +197,8 @@ class FedGrEM(HubProgram):
         """The common centre of every component: mean of what the deviations leave."""
         share = rows / rows.sum()
         mean = lambda values: jnp.einsum("n,n...->...", share, values)
-        centre = mean(parts)
-        for _ in range(self.inner_iterations):
-            centre = mean(parts - shrunk(parts - centre[None], reach))
-        return centre
+        refined = lambda _, centre: mean(parts - shrunk(parts - centre[None], reach))
+        return jax.lax.fori_loop(0, self.inner_iterations, refined, mean(parts))
 
 
 def shrunk(deviations: Array, reach: PerNode) -> Array:

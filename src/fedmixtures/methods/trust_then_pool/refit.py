@@ -20,7 +20,7 @@ from fedmixtures.mixture.em import expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.sigma_points import sigma_points
 
-Pool = tuple[Rows, RowWeights]
+Pool = tuple[Float[Array, "nodes p d"], Float[Array, "nodes p"]]
 """Points and their weights, the node's own rows first."""
 
 
