@@ -135,16 +135,16 @@ def test_embedded_json_cannot_end_its_element():
 
 
 @pytest.mark.parametrize(
-    ("helped", "lost", "words"),
+    ("interval", "gained", "words"),
     [
-        (9, 0, "helped all 9 nodes"),
-        (5, 2, "helped 5 of 9 nodes"),
-        (2, 5, "hurt 5 of 9 nodes"),
-        (0, 0, "no clear difference"),
+        ((0.3, 0.2, 0.4), 9, "helped: all 9 nodes gained"),
+        ((0.3, 0.1, 0.4), 7, "helped: 7 of 9 nodes gained"),
+        ((-0.3, -0.4, -0.1), 2, "hurt: 7 of 9 nodes lost"),
+        ((0.1, -0.1, 0.3), 6, "no clear difference: 6 of 9 nodes gained"),
     ],
 )
-def test_headlines_do_not_flatter(content, helped, lost, words):
-    scores = content["scores"] | {"helped": helped, "lost": lost}
+def test_headlines_do_not_flatter(content, interval, gained, words):
+    scores = content["scores"] | {"gain": interval, "gained": gained}
     assert words in headline(content | {"scores": scores})
 
 
@@ -159,7 +159,7 @@ def test_without_held_out_rows_nothing_is_claimed(found):
 def test_losers_are_named(content):
     nodes = content["nodes"] | {"verdict": [-1, *content["nodes"]["verdict"][1:]]}
     page = render(content | {"nodes": nodes, "scores": content["scores"] | {"lost": 1}})
-    assert "1 node clearly lost:\n    a0." in page
+    assert "Lost beyond noise:\n    a0." in page
 
 
 def test_a_thousand_nodes_open_in_a_second(opened):

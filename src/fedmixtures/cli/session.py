@@ -194,18 +194,10 @@ def findings(
         held_out=fitted.watch.held_out,
         certificate=model.certificate_,
         traffic=model.traffic_,
-        trusted=trusted_edges(model),
+        trust=getattr(model, "trust_", None),
         settings=shown_settings(settings, model),
         notes=notes,
     )
-
-
-def trusted_edges(model: Any) -> np.ndarray | None:
-    """Whether each edge is trusted, where the method decides that."""
-    found = getattr(getattr(model, "trust_", None), "trusted", None)
-    if found is None or len(found) != model.network_.n_edges:
-        return None
-    return np.asarray(found, dtype=bool)
 
 
 def shown_settings(settings: FitSettings, model: NetworkGaussianMixture) -> dict[str, Any]:

@@ -44,8 +44,8 @@ class Findings:
     """Mean held-out log-likelihood by round."""
     certificate: Certificate | None = None
     traffic: Any = None
-    trusted: np.ndarray | None = None
-    """For a method that decides whom to trust: whether each edge of `network` is trusted."""
+    trust: Any = None
+    """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -55,12 +55,12 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
     program = found.method.program() if hasattr(found.method, "program") else found.method
     discrepancy = getattr(program, "discrepancy", None) or MMD()
     distance = edges.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
-    if found.trusted is None:
+    if found.trust is None:
         groups, bound = edges.groups_by_gap(distance, found.network)
         closeness = _closeness(distance)
     else:
-        groups, bound = edges.numbered_groups(found.network, found.trusted), None
-        closeness = np.where(found.trusted, 1.0, 0.05)
+        groups, bound = edges.numbered(found.trust.group), None
+        closeness = np.where(found.trust.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
     return {
         "version": __version__,
@@ -73,7 +73,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             "components": found.theta.n_components,
             "features": list(found.features),
         },
-        "nodes": _nodes(found, groups, layout.positions(found.network, closeness)),
+        "nodes": _nodes(found, groups, layout.positions(found.network, np.sqrt(closeness))),
         "edges": _edges(found, distance, closeness, bound, type(discrepancy).__name__),
         "scores": _summary(found.scores),
         "history": _history(found),
@@ -118,12 +118,18 @@ def _edges(found: Findings, distance, closeness, bound, name: str) -> dict[str, 
         "weight": _numbers(network.weight[shown]),
         "discrepancy": _numbers(distance[shown]),
         "closeness": np.round(closeness[shown], 3).tolist(),
-        "trusted": None if found.trusted is None else found.trusted[shown].tolist(),
-        "n_trusted": None if found.trusted is None else int(found.trusted.sum()),
+        "trusted": None if found.trust is None else _evidence(found.trust, shown),
+        "n_trusted": None if found.trust is None else int(found.trust.trusted.sum()),
         "total": network.n_edges,
         "name": name,
         "bound": bound,
     }
+
+
+def _evidence(trust: Any, shown: np.ndarray) -> list[list]:
+    """Per edge: trusted or not, the test each end listened by, the smaller p-value of the two."""
+    columns = zip(trust.trusted[shown], trust.test[shown], trust.p_value[shown], strict=True)
+    return [[bool(ok), *test.tolist(), _numbers([p.min()])[0]] for ok, test, p in columns]
 
 
 def _closeness(distance: np.ndarray) -> np.ndarray:
@@ -142,15 +148,17 @@ def _summary(scores: Scores) -> dict[str, Any]:
         "medians": {name: _numbers(interval) for name, interval in scores.medians().items()},
         "gain": _numbers(gain),
         "compared": int(np.isfinite(scores.gain).sum()),
+        "gained": int((scores.gain > 0).sum()),
         "helped": int((scores.verdict > 0).sum()),
         "lost": int((scores.verdict < 0).sum()),
     }
 
 
-def _history(found: Findings) -> dict[str, list]:
+def _history(found: Findings) -> dict[str, Any]:
     history = found.history
     held = found.held_out
     return {
+        "descends": bool(getattr(found.method, "descends", True)),
         "round": list(range(len(history))),
         "objective": _numbers(history.objective),
         "fit": _numbers(history.fit),

@@ -80,6 +80,11 @@ def numbered_groups(network: Network, joins: np.ndarray) -> np.ndarray:
     n = network.n_nodes
     ends = (network.source[joins], network.target[joins])
     _, part = connected_components(csr_array((np.ones(joins.sum()), ends), (n, n)), directed=False)
+    return numbered(part)
+
+
+def numbered(part: np.ndarray) -> np.ndarray:
+    """The same groups, the largest numbered 0."""
     rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"), kind="stable")
     return rank[part]
 

@@ -16,7 +16,7 @@ N_GROUP_COLOURS = 9
 
 
 def gain_classes(content: dict[str, Any]) -> list[str]:
-    """Colour class of every node: three steps of gain or loss; `none` where unknown."""
+    """Colour class of every node: the palest step for what may be noise; `none` where unknown."""
     gains = np.array([np.nan if g is None else g for g in content["nodes"]["gain"]])
     known = np.abs(gains[np.isfinite(gains)])
     unit = np.quantile(known, 0.9) if len(known) else 1.0
@@ -25,8 +25,8 @@ def gain_classes(content: dict[str, Any]) -> list[str]:
         if not np.isfinite(gain):
             classes.append("gain-none")
             continue
-        step = int(np.clip(np.ceil(3 * abs(gain) / max(unit, 1e-12)), 1, 3))
-        classes.append("gain-0" if verdict == 0 else f"gain-{'p' if verdict > 0 else 'n'}{step}")
+        clear = 3 if abs(gain) > unit / 2 else 2
+        classes.append(f"gain-{'p' if gain > 0 else 'n'}{clear if verdict else 1}")
     return classes
 
 
@@ -133,7 +133,7 @@ def network(content: dict[str, Any], interactive: bool = True) -> str:
     for i, (x, y) in enumerate(place):
         r = radius * (0.62 + 0.38 * np.sqrt(nodes["rows"][i] / most))
         group = f"group-{nodes['group'][i] % N_GROUP_COLOURS}"
-        lost = nodes["verdict"][i] < 0
+        lost = (nodes["gain"][i] or 0.0) < 0
         mark = (
             f'<rect x="{number(x - r)}" y="{number(y - r)}" width="{number(2 * r)}" '
             f'height="{number(2 * r)}" transform="rotate(45 {number(x)} {number(y)})"/>'
@@ -164,6 +164,8 @@ def convergence(content: dict[str, Any]) -> list[str]:
     """Small pictures over rounds: objective, pull of the neighbours, held-out log-likelihood."""
     history = content["history"]
     pictures = [("objective: fit + pull", history["round"], history["objective"], "down")]
+    if not history["descends"]:  # a method without an objective; its nodes' own losses are shown
+        pictures = [("loss on the nodes' own rows", history["round"], history["fit"], "")]
     if any(history["pull"]):
         pictures.append(("pull of the neighbours", history["round"], history["pull"], ""))
     if history["held"]:

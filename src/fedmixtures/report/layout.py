@@ -19,11 +19,11 @@ def positions(network: Network, closeness: np.ndarray) -> np.ndarray:
         side = int(np.ceil(np.sqrt(n)))
         return np.stack([np.arange(n) % side, np.arange(n) // side], 1) / max(side - 1, 1)
     place = _springs(network, closeness)
-    # Ranks spread crowded pictures; a third of the way is enough to part what lies on a heap.
+    # Ranks spread crowded pictures; halfway is enough to part what lies on a heap.
     low, high = np.quantile(place, [0.01, 0.99], axis=0)
     place = np.clip((place - low) / np.where(high > low, high - low, 1), -0.02, 1.02)
     ranks = np.argsort(np.argsort(place, axis=0, kind="stable"), axis=0) / (n - 1)
-    return np.clip((2 * place + ranks) / 3, 0, 1)
+    return np.clip((place + ranks) / 2, 0, 1)
 
 
 def _springs(network: Network, closeness: np.ndarray, seed: int = 0) -> np.ndarray:

@@ -122,15 +122,23 @@
 
   const neighbours = Array.from({ length: n }, () => []);
   edges.source.forEach((a, e) => {
-    neighbours[a].push([edges.target[e], edges.discrepancy[e]]);
-    neighbours[edges.target[e]].push([a, edges.discrepancy[e]]);
+    neighbours[a].push([edges.target[e], edges.discrepancy[e], e]);
+    neighbours[edges.target[e]].push([a, edges.discrepancy[e], e]);
   });
   for (const list of neighbours) list.sort((p, q) => p[1] - q[1]);
+
+  // What is known of an edge: how far apart its ends are, or whether they trust each other and why.
+  function edgeWords(e, discrepancy) {
+    if (!edges.trusted) return ` differs by ${discrepancy === null ? "–" : discrepancy.toPrecision(2)}`;
+    const [trusted, one, other, p] = edges.trusted[e];
+    const reason = p !== null && p < 0.001 ? `evidence against, p ${p.toExponential(0)}` : one === other ? one : `${one}, ${other}`;
+    return trusted ? ` trusted (${reason})` : ` not trusted (${reason})`;
+  }
 
   function words(i) {
     const parts = [`${nodes.rows[i].toLocaleString("en")} rows, ${nodes.degree[i]} neighbours, group ${nodes.group[i] + 1}.`];
     if (nodes.gain[i] !== null) {
-      const verdict = { 1: "gained", 0: "no clear change", "-1": "lost" }[nodes.verdict[i]];
+      const verdict = nodes.verdict[i] === 0 ? "may be chance" : nodes.verdict[i] > 0 ? "gained" : "lost";
       parts.push(`Held-out log-likelihood ${number(nodes.local[i])} with own data, ${number(nodes.network[i])} with neighbours: ${signed(nodes.gain[i])} (${verdict}).`);
     }
     if (nodes.rows[i] < 10) parts.push("Too few rows to show a density.");
@@ -160,14 +168,14 @@
     box.replaceChildren();
     figures.length = 1;
     const all = neighbours[state.node];
-    for (const [other, discrepancy] of all.slice(0, 12)) {
+    for (const [other, discrepancy, e] of all.slice(0, 12)) {
       const button = document.createElement("button"), caption = document.createElement("span");
       button.type = "button";
       const svg = make("svg", { id: `near-${other}`, role: "img", "aria-label": `Components of node ${nodes.label[other]}` }, button);
       caption.className = "under";
       const name = document.createElement("b");
       name.textContent = nodes.label[other];
-      caption.append(name, ` differs by ${discrepancy === null ? "–" : discrepancy.toPrecision(2)}`);
+      caption.append(name, edgeWords(e, discrepancy));
       button.append(caption);
       button.addEventListener("click", () => pick(other));
       box.append(button);

@@ -11,15 +11,17 @@ def headline(content: dict[str, Any]) -> str:
     scores, n = content["scores"], content["shape"]["nodes"]
     if not scores["known"]:
         return f"One mixture for each of {n:,} nodes." if n > 1 else "A mixture of one node's rows."
-    helped, lost, compared = scores["helped"], scores["lost"], scores["compared"]
+    gained, compared = scores["gained"], scores["compared"]
     of = f"{compared:,} node{'s' * (compared != 1)}"
-    if helped == lost == 0:
-        return f"Listening to neighbours made no clear difference to {of}."
-    if helped >= lost:
-        if lost == 0 and helped == compared:
-            return f"Listening to neighbours helped all {of}." if compared > 1 else "It helped."
-        return f"Listening to neighbours helped {helped:,} of {of}."
-    return f"Listening to neighbours hurt {lost:,} of {of}."
+    _, low, high = scores["gain"]
+    if low is not None and low > 0:
+        share = f"all {of}" if gained == compared else f"{gained:,} of {of}"
+        return f"Listening to neighbours helped: {share} gained."
+    if high is not None and high < 0:
+        lost = compared - gained
+        share = f"all {of}" if lost == compared else f"{lost:,} of {of}"
+        return f"Listening to neighbours hurt: {share} lost."
+    return f"Listening to neighbours made no clear difference: {gained:,} of {of} gained."
 
 
 def story(content: dict[str, Any]) -> str:
@@ -33,9 +35,14 @@ def story(content: dict[str, Any]) -> str:
     gain, low, high = scores["gain"]
     minus = lambda value: f"{value:+.2f}".replace("-", "−")
     between = "" if low is None else f" (95% interval {minus(low)} to {minus(high)})"
+    helped, lost = scores["helped"], scores["lost"]
+    one_by_one = (
+        f" Taken one by one, {helped or 'no'} node{'s' * (helped != 1)} gained beyond noise and "
+        f"{lost or 'none'} lost."
+    )
     return (
         f"A held-out row of the median node became {_likelier(gain)} under its node's mixture than "
-        f"with the node's own data alone: {minus(gain)} nats{between}."
+        f"with the node's own data alone: {minus(gain)} nats{between}.{one_by_one}"
     )
 
 
