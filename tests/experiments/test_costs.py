@@ -1,6 +1,5 @@
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from fedmixtures.experiments.kinds.costs import exponent
@@ -37,6 +36,6 @@ def test_mmd_grows_with_the_square_of_the_components():
 
 
 def test_exponent_is_the_slope_of_the_upper_points():
-    at = np.array([1, 2, 4, 8, 16])
+    at = (1, 2, 4, 8, 16)
     assert exponent(at, [1, 1, 16, 64, 256]) == pytest.approx(2)
     assert exponent(at, [1, None, 16, 64, 256]) is None

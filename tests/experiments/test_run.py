@@ -48,7 +48,7 @@ def test_from_configuration_to_tables(experiments, tmp_path, monkeypatch):
     best = max(grid["entries"], key=lambda entry: entry["median"])
     assert best["row"] == f"gtv-mmd alpha = {result['chosen']['gtv-mmd']['alpha']:g}"
 
-    lines = list(csv.DictReader((tmp_path / "table2" / "cells.csv").open()))
+    lines = list(csv.DictReader((tmp_path / "table2" / "cells.csv").read_text().splitlines()))
     assert len(lines) == len(result["entries"])
     assert "| GTV-MMD | -3.54 [-3.55, -3.51] |" in (tmp_path / "table2" / "table.md").read_text()
     assert (tmp_path / "alpha-grid" / "figure.svg").read_text().startswith("<?xml")

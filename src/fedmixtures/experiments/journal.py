@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from fedmixtures.experiments.cells import Cell
 
 Numbers = dict[str, Any]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Where the numbers of finished cells are read from."""
+
+    def read(self, cell: Cell, seed: int) -> Numbers:
+        """The numbers of a finished cell."""
+        ...
 
 
 class Journal:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmixtures.experiments.cells import Cell
 from fedmixtures.experiments.config import Experiment
-from fedmixtures.experiments.journal import Journal
+from fedmixtures.experiments.journal import Reader
 from fedmixtures.experiments.published import Published, Verdict, published
 from fedmixtures.metrics.summary import Interval, median_interval, paired_difference
 
@@ -83,7 +83,7 @@ Keyed = dict[tuple[str, str], Cell]
 
 
 def entries(
-    experiment: Experiment, cells: Keyed, seeds: Sequence[int], journal: Journal
+    experiment: Experiment, cells: Keyed, seeds: Sequence[int], journal: Reader
 ) -> list[Entry]:
     """Summaries of all cells, with the paper's numbers and the paired differences."""
     values = {
@@ -96,7 +96,7 @@ def entries(
 
 
 def _column(
-    journal: Journal, cell: Cell, metric: str, seeds: Iterable[int]
+    journal: Reader, cell: Cell, metric: str, seeds: Iterable[int]
 ) -> tuple[float | None, ...] | None:
     """The metric of every seed; None where the method has no such metric."""
     found = [journal.read(cell, seed) for seed in seeds]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedmixtures.experiments import figures, tables
 from fedmixtures.experiments.cells import Cell, cell
@@ -79,17 +80,17 @@ def summary(runs: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
 
 
 def sides(
-    objective: Sequence[float], squared_norms: Sequence[float], rate: float, lowest: float | None
+    objective: ArrayLike, squared_norms: ArrayLike, rate: float, lowest: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Left and right side of the bound after 1, 2, ... rounds.
 
     The right side is $2 (F_0 - F^*) / (\eta T)$ with $F^*$ replaced by `lowest`, the lowest value
     found, or by $F_T$ itself. Both are at least $F^*$: a bound that holds with them holds.
     """
-    t = np.arange(1, len(squared_norms) + 1)
-    values = np.asarray(objective)
+    values, squares = np.asarray(objective), np.asarray(squared_norms)
+    t = np.arange(1, len(squares) + 1)
     least = values[1 : len(t) + 1] if lowest is None else lowest
-    left = np.cumsum(squared_norms) / t
+    left = np.cumsum(squares) / t
     return left, 2 * (values[0] - least) / (rate * t)
 
 

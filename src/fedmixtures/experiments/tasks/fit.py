@@ -86,7 +86,7 @@ def build(settings: dict[str, Any]) -> Method:
     return replace(method, **settings["options"])
 
 
-def feasible(gtv: dict[str, float]) -> FeasibleSet:
+def feasible(gtv: dict[str, Any]) -> FeasibleSet:
     """The bounds of Assumption 1 of an experiment."""
     names = ("min_weight", "max_mean_norm", "min_variance", "max_variance")
     return FeasibleSet(**{name: gtv[name] for name in names})

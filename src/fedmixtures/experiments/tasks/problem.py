@@ -35,7 +35,8 @@ def network(settings: dict[str, Any], n_nodes: int, seed: int) -> Network:
     """The graph of one seed; a method that uses none gets none."""
     arguments = dict(settings["graph"])
     if not arguments:
-        return Network(tuple(range(n_nodes)), [], [], [])
+        nobody = np.zeros(0, dtype=int)
+        return Network(tuple(range(n_nodes)), nobody, nobody, np.zeros(0))
     rng = np.random.default_rng([GRAPH_STREAM, seed])
     kind = arguments.pop("kind")
     if kind == "erdos_renyi_ring":
