@@ -74,13 +74,15 @@ def private(noise: float, clip: float = 0.7) -> PrivateGTVMin:
     return PrivateGTVMin.of(GTVMin(MMD(), feasible=FeasibleSet()), clip, noise)
 
 
-def noisy_gradient(program, theta, rows, seed=0):
+def noisy_gradients(program, theta, rows, n=1):
+    """Gradients of all parameters, one line per draw of the noise."""
     with double():
         group, _ = node_group("a", rows, np.ones(len(rows)), {})
         data = jax.tree.map(lambda part: part[0], group.data)
         leading = jax.tree.map(lambda part: jnp.asarray(part)[None], theta)
-        found = program.noisy_gradient(leading, data, jr.split(jr.key(seed), 1))
-        return np.concatenate([np.ravel(part[0]) for part in found.parts])
+        draw = jax.jit(lambda key: program.noisy_gradient(leading, data, jr.split(key, 1)))
+        found = [draw(jr.key(seed)) for seed in range(n)]
+    return np.stack([np.concatenate([np.ravel(part[0]) for part in one.parts]) for one in found])
 
 
 def test_gradients_are_clipped_row_by_row():
@@ -88,16 +90,18 @@ def test_gradients_are_clipped_row_by_row():
     expected = np.zeros(3 + 6 + 12)
     with double():
         model = jax.tree.map(jnp.asarray, theta)
+        gradient = jax.jit(jax.grad(lambda p, x: local_loss(p, x[None], jnp.ones(1))))
         for row in rows:
-            one = jax.grad(lambda p, x=row: local_loss(p, jnp.asarray(x)[None], jnp.ones(1)))(model)
+            one = gradient(model, jnp.asarray(row))
             flat = np.concatenate([np.ravel(part) for part in one.parts])
             expected += flat * min(1.0, 0.7 / np.linalg.norm(flat)) / len(rows)
-    np.testing.assert_allclose(noisy_gradient(private(1e-300), theta, rows), expected, atol=1e-12)
+    (found,) = noisy_gradients(private(1e-300), theta, rows)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_noise_has_the_stated_size():
     theta, rows = mixture(0), np.random.default_rng(0).standard_normal((30, 2))
-    draws = np.stack([noisy_gradient(private(5.0), theta, rows, seed)[:9] for seed in range(300)])
+    draws = noisy_gradients(private(5.0), theta, rows, n=300)[:, :9]
     assert draws.std(0).mean() == pytest.approx(5.0 * 2 * 0.7 / 30, rel=0.05)
 
 

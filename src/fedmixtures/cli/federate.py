@@ -1,0 +1,337 @@
+"""`fedmixtures federate`: fits between silos, on one machine to try, or between institutions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+federate = App(
+    name="federate",
+    help="Run between silos: rows stay at their site, sealed models travel through a hub.",
+)
+
+
+def _need_nvflare() -> None:
+    import importlib.util
+
+    for name in ("nvflare", "cryptography"):
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(
+                f"the package {name!r} is missing. Install what silos need: "
+                'pip install "fedmixtures[nvflare,cli,report]"'
+            )
+
+
+@federate.command(name="try")
+def try_(
+    *data: str,
+    n: Annotated[int, Parameter(name=["-n", "--sites"])] = 3,
+    nodes: str | None = None,
+    graph: str = "full",
+    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
+    method: Annotated[str, Parameter(name=["--method", "-m"])] = "gtv-mmd",
+    alpha: str | None = None,
+    features: str | None = None,
+    rounds: int = 20,
+    standardize: Annotated[bool, Parameter(negative="")] = False,
+    seed: int = 0,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation-try"),
+) -> None:
+    """A real federation on this machine: a hub and sites as processes, mutual TLS, sealed models.
+
+    Example: `fedmixtures federate try -n 3` uses made-up rows. With your own table:
+    `fedmixtures federate try data.csv --nodes hospital --k 4`
+
+    Parameters
+    ----------
+    data
+        A table with a node column, or one file per site. Every site gets its rows in a file of its
+        own. Without any, rows are made up.
+    n
+        Number of sites with made-up rows.
+    nodes
+        Column that names the site of each row.
+    graph
+        Who listens to whom, as for `fedmixtures fit`.
+    k
+        Components of every site.
+    method
+        gtv-mmd, gtv-kl or gtv-euclidean.
+    alpha
+        How much sites listen to each other.
+    features
+        Columns to use, as a,b,c.
+    rounds
+        Exchanges between sites.
+    standardize
+        Shift and scale features by their mean and deviation over all rows of the table.
+    seed
+        Seeds everything random.
+    out
+        New folder for the report; kits, keys and states of the sites go into it too.
+    """
+    _need_nvflare()
+    from fedmixtures.cli.federate_try import run_try
+    from fedmixtures.cli.settings import FitSettings, names
+
+    settings = FitSettings(
+        data=data, nodes=nodes, features=names(features), graph=graph, method=method, k=k,
+        alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,
+    )  # fmt: skip
+    run_try(settings, n, out)
+
+
+@federate.command(name="init-hub")
+def init_hub(folder: Path, *, host: str, port: int = 8002) -> None:
+    """Make the hub: a certificate authority and the hub's own kit.
+
+    Example: `fedmixtures federate init-hub hub --host hub.example.org`
+
+    Parameters
+    ----------
+    folder
+        New folder; its `ca` holds the authority's private key and stays at the hub.
+    host
+        Name under which the sites reach this machine.
+    port
+        Port the hub listens on, on all interfaces: let only the sites through the firewall.
+    """
+    _need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol
+
+    kit, mark = enrol.init_hub(folder, host, port)
+    say(f"Tell every site, by telephone: the authority's fingerprint is\n  {mark}")
+    say(f"Sign their requests: fedmixtures federate approve REQUEST.zip --hub {folder}")
+    say(f"Start the hub: {kit}/startup/start.sh (it listens on port {port} of all interfaces)")
+
+
+@federate.command
+def approve(request: Path, *, hub: Path) -> None:
+    """Sign the request of a site or a researcher, at the hub.
+
+    Parameters
+    ----------
+    request
+        The zip that `federate join` has made. Compare the name in it with who sent it.
+    hub
+        Folder of `federate init-hub`.
+    """
+    _need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol
+
+    say(f"Send back: {enrol.approve(hub, request)}")
+
+
+@federate.command
+def join(
+    name: str,
+    *,
+    folder: Path | None = None,
+    hub: str | None = None,
+    researcher: Annotated[bool, Parameter(negative="")] = False,
+    signed: Path | None = None,
+    fingerprint: str | None = None,
+    data: Path | None = None,
+    columns: str | None = None,
+) -> None:
+    """Join a federation: first a request to the hub, then the kit from its answer.
+
+    First: `fedmixtures federate join hospital-1 --hub hub.example.org:8002`
+
+    Then: `fedmixtures federate join hospital-1 --signed hospital-1.signed.zip
+    --fingerprint SHA256:... --data rows.csv --columns age,bmi`
+
+    Parameters
+    ----------
+    name
+        Name of the site; of a researcher, an e-mail address.
+    folder
+        Folder for keys and kit; by default named like the site.
+    hub
+        Name and port of the hub.
+    researcher
+        Join as a researcher, who submits jobs and holds no rows.
+    signed
+        The hub's answer.
+    fingerprint
+        Fingerprint of the hub's authority, as told by telephone.
+    data
+        Table with this site's rows; it is read here and sent nowhere.
+    columns
+        Columns to use, in the order agreed between the sites.
+    """
+    _need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol, sealing
+
+    folder = folder or Path(name)
+    if signed is None:
+        host, _, port = (hub or "").partition(":")
+        if not host or not port.isdigit():
+            raise ValueError("give --hub as name:port, for example hub.example.org:8002")
+        make = enrol.request_researcher if researcher else enrol.request_site
+        request, public = make(folder, name, host, int(port))
+        say(f"Send to the hub: {request}")
+        say(f"Send to the other sites, not through the hub: {public}")
+        say(f"and compare by telephone: {sealing.fingerprint(public)}")
+        return
+    if fingerprint is None:
+        raise ValueError("give --fingerprint, as the hub's administrator reads it to you.")
+    if researcher:
+        kit = enrol.package(folder, name, signed, fingerprint)
+        say(f"Your kit: {kit}")
+        return
+    if data is None or not columns:
+        raise ValueError("give --data and --columns: which rows this site takes part with.")
+    kit = enrol.finish_site(folder, name, signed, fingerprint, data, columns.split(","))
+    say(f"Check what this site allows: {kit}/local/fedmixtures.toml")
+    pin = f"fedmixtures federate trust NAME KEY --roster {folder}/roster.toml"
+    say(f"Pin the other sites' keys: {pin}")
+    say(f"Start the site: {kit}/startup/start.sh")
+
+
+@federate.command
+def trust(name: str, key: str, *, roster: Path = Path("roster.toml")) -> None:
+    """Pin another site's public key: only pinned sites can send models here or receive ours.
+
+    Parameters
+    ----------
+    name
+        Name of the other site, or the name a job calls its collector by.
+    key
+        Its public key, 64 hexadecimal digits.
+    roster
+        This site's roster.
+    """
+    _need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol
+
+    mark = enrol.add_to_roster(roster, name, key)
+    say(f"Pinned. Compare by telephone with {name}: {mark}")
+
+
+@federate.command
+def submit(
+    job: Path,
+    *,
+    kit: Path,
+    user: str,
+    patience: float = 300.0,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation"),
+) -> None:
+    """Submit a job, watch it, go on after faults; sealed results are kept in a folder.
+
+    Parameters
+    ----------
+    job
+        The job as TOML: see the page "Three hospitals".
+    kit
+        The researcher's kit.
+    user
+        The researcher's name in the kit.
+    patience
+        Seconds to wait for sites that are away before going on without them.
+    out
+        New folder for the sealed results; `federate collect` opens them.
+    """
+    _need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.cli.federate_try import Shown
+    from fedmixtures.federation.driver import Driver
+    from fedmixtures.federation.job_file import read_job
+
+    wanted = read_job(job)
+    if out.exists():
+        raise ValueError(f"{str(out)!r} already exists. Choose another folder with --out.")
+    driver = Driver(kit, user, Shown())
+    try:
+        watched = driver.fit(wanted, patience=patience)
+    finally:
+        driver.close()
+    out.mkdir(parents=True)
+    (out / "job.json").write_text(wanted.to_json())
+    for site, frame in watched.results.items():
+        (out / f"{site}.fmx").write_bytes(frame)
+    say(f"Done. Open what the sites released: fedmixtures federate collect {out}")
+
+
+@federate.command
+def status(*, kit: Path, user: str) -> None:
+    """Which sites are connected and which round running jobs have reached.
+
+    Parameters
+    ----------
+    kit
+        The researcher's kit.
+    user
+        The researcher's name in the kit.
+    """
+    _need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation.driver import Driver
+
+    driver = Driver(kit, user)
+    try:
+        say(f"connected: {', '.join(driver.connected()) or 'nobody'}")
+        for listed in driver.session().list_jobs():
+            say(f"{listed.get('job_name')}  {listed.get('status')}  {listed.get('job_id')}")
+            if "RUNNING" in str(listed.get("status")):
+                for site, how in driver.progress(listed["job_id"]).items():
+                    waiting = ", ".join(how["waiting_for"])
+                    say(
+                        f"  {site}: round {how['round']}"
+                        + (f", waits for {waiting}" * bool(waiting))
+                    )
+    finally:
+        driver.close()
+
+
+@federate.command
+def collect(
+    folder: Path,
+    *,
+    key: Path = Path("site.key"),
+    roster: Path = Path("roster.toml"),
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+) -> None:
+    """Open the final models that sites have sealed for the job's collector.
+
+    Parameters
+    ----------
+    folder
+        Folder of `federate submit`.
+    key
+        The collector's private key.
+    roster
+        Public keys of the sites.
+    out
+        File to write the mixtures to, as JSON; by default `models.json` in the folder.
+    """
+    _need_nvflare()
+    import json
+
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation.driver import open_results
+    from fedmixtures.federation.job import Job
+    from fedmixtures.federation.sealing import Roster, SiteKey
+
+    job = Job.from_plain(json.loads((folder / "job.json").read_text()))
+    results = {path.stem: path.read_bytes() for path in folder.glob("*.fmx")}
+    models = open_results(job, results, SiteKey.load(key), Roster.load(roster))
+    plain: dict[str, Any] = {}
+    for site in job.sites:
+        model = models.get(site)
+        if model is None:
+            say(f"{site}: released nothing")
+            continue
+        parts = zip(("weights", "means", "covariances"), model.trimmed().parts, strict=True)
+        plain[site] = {name: part.tolist() for name, part in parts}
+        say(f"{site}: {len(plain[site]['weights'])} components")
+    out = out or folder / "models.json"
+    out.write_text(json.dumps(plain, indent=1))
+    say(f"Wrote {out}")

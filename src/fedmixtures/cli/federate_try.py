@@ -1,0 +1,155 @@
+"""`fedmixtures federate try`: from a table to processes, a live fit and the usual report."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.cli.console import say, understood
+from fedmixtures.cli.folder import write_run
+from fedmixtures.cli.prepare import Task, prepare
+from fedmixtures.cli.session import Fitted, Watch, baseline_scores
+from fedmixtures.cli.settings import FitSettings
+from fedmixtures.engine.solution import History, Status, Traffic
+from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+from fedmixtures.estimators.resolve import bounded, resolve_components
+from fedmixtures.federation.job import Job
+from fedmixtures.federation.one_machine import COLLECTOR, OneMachine
+from fedmixtures.federation.program import make_job
+from fedmixtures.io.runs import RunFolder
+from fedmixtures.io.tables import Table, read_table
+from fedmixtures.mixture.mixture import Mixture
+
+
+class Shown:
+    """Tells on the console what the driver tells, once."""
+
+    def __init__(self):
+        self.began, self.last = time.monotonic(), ""
+
+    def __call__(self, event: str, what: dict[str, Any]) -> None:
+        """Print a line if it says something new."""
+        line = self.words(event, what)
+        if line and line != self.last:
+            self.last = line
+            say(f"{time.monotonic() - self.began:6.1f} s  {line}")
+
+    def words(self, event: str, what: dict[str, Any]) -> str:
+        """One line for one event."""
+        if event == "progress":
+            sites = [f"{site} {how['round']}" for site, how in sorted(what.items())]
+            silent = sorted({s for how in what.values() for s in how["waiting_for"]})
+            late = f"   waiting for {', '.join(silent)}" if silent else ""
+            return f"round: {'   '.join(sites)}{late}"
+        if event == "waiting for sites":
+            return f"waiting for {', '.join(what['missing'])}"
+        if event == "segment":
+            again = f" again (segment {what['number'] + 1})" if what["number"] else ""
+            return f"submitted{again}: {', '.join(what['sites'])}"
+        if event == "segment ended":
+            if what["outcome"] == "lost":
+                return f"lost {', '.join(what.get('sites') or ['something'])}; going on"
+            return what["outcome"]
+        return event
+
+
+def run_try(settings: FitSettings, n: int, out: Path) -> None:
+    """Check, provision, start, fit, stop, report."""
+    table = read_table(settings.data, settings.nodes, settings.features) if settings.data else None
+    if table is None:
+        table = made_up(n, settings.seed)
+        settings = dataclasses.replace(settings, data=("made-up rows",), nodes="site")
+    table = dataclasses.replace(table, nodes=np.array([str(label) for label in table.nodes]))
+    task = prepare(settings, table)
+    job = job_of(task, settings)
+    folder = RunFolder.create(out)
+    understood(task, settings)
+    rows, nodes = task.train
+    own = {name: rows[nodes == name] for name in task.labels}
+    say("Making certificates and keys; starting a hub and the sites.")
+    shown = Shown()
+    machine = OneMachine(folder.path / "federation", own, table.features, listener=shown)
+    with machine:
+        watched = machine.fit(job, patience=60.0)
+        models = machine.collected(job, watched)
+    silent = [name for name in task.labels if models.get(name) is None]
+    if silent:
+        raise ValueError(
+            f"{', '.join(silent)} released no model: fewer rows than the release gate asks for."
+        )
+    fitted = as_fitted(task, settings, job, models, machine)
+    scores, notes = baseline_scores(task, settings, fitted)
+    left = "every site's log of what left it is in federation/sites/<site>/state/log.jsonl"
+    content = write_run(folder, task, settings, fitted, scores, (*notes, left))
+    say("")
+    say(content["headline"], "bold")
+    say(f"Open {folder.file('report.html')}")
+
+
+def made_up(n: int, seed: int) -> Table:
+    """Rows of `n` sites that share three groups but not their shares."""
+    rng = np.random.default_rng(seed)
+    centres = np.array([[0.0, 0.0], [4.0, 1.0], [1.0, 4.0]])
+    labels = [f"site-{i + 1}" for i in range(n)]
+    component = np.concatenate([rng.choice(3, 150, p=rng.dirichlet([6, 6, 6])) for _ in labels])
+    rows = centres[component] + rng.standard_normal((150 * n, 2))
+    count = np.arange(len(rows))
+    return Table(rows, np.repeat(labels, 150), ("x", "y"), ("made-up rows",), 0 * count, count)
+
+
+def job_of(task: Task, settings: FitSettings) -> Job:
+    """The job that fits this task between sites."""
+    from fedmixtures.data.node_data import NodeData
+
+    rows, nodes = task.train
+    data = NodeData.from_rows(rows, nodes)
+    components = resolve_components(task.components, data.labels)
+    network = task.network
+    ends = zip(network.source, network.target, network.weight, strict=True)
+    return make_job(
+        bounded(task.method, data, components),
+        name="try",
+        n_components=dict(zip(data.labels, components, strict=True)),
+        edges=tuple((network.labels[a], network.labels[b], float(w)) for a, b, w in ends),
+        features=task.table.features,
+        n_rounds=settings.rounds,
+        seed=settings.seed,
+        collector=COLLECTOR,
+    )
+
+
+def as_fitted(
+    task: Task, settings: FitSettings, job: Job, models: dict[str, Mixture], machine: OneMachine
+) -> Fitted:
+    """What came back, as the report knows it. Losses stay at the sites, so none are shown."""
+    unknown = np.full(job.n_rounds + 1, np.nan)
+    model = NetworkGaussianMixture(
+        task.components, graph=task.network, method=task.method, n_rounds=settings.rounds
+    )
+    model._labelled, model.network_, model.certificate_ = True, task.network, None
+    model.n_features_in_ = len(task.table.features)
+    model.traffic_ = traffic(machine, job)
+    theta = Mixture.stack([models[name] for name in task.labels])
+    history = History(unknown, unknown, unknown, unknown)
+    model._adopt(task.labels, theta, history, Status.COMPLETED, job.n_rounds)
+    model.align_components()
+    scaled = model._theta
+    model._set_theta(task.scale.original(scaled))
+    return Fitted(model, scaled, Watch(task, None, None), ())
+
+
+def traffic(machine: OneMachine, job: Job) -> Traffic:
+    """Bytes that left each site, by its own log."""
+    import json
+
+    sent, message = {}, 0
+    for name in machine.sites:
+        log = machine.folder / "sites" / name / "state" / "log.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        sizes = [line["bytes"] for line in lines if line["event"] == "sent"]
+        sent[name], message = sum(sizes), max(sizes, default=message)
+    return Traffic(message, sent, "neighbours", job.n_rounds)
