@@ -23,7 +23,7 @@ STYLES = [
     ("#999999", (0, (3, 1, 1, 1)), "P"),
     ("#7a4fa3", (0, (5, 1)), "*"),
 ]
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.labelsize": 8,
     "legend.fontsize": 7,

@@ -76,9 +76,10 @@ def make(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> Resu
 
 def exponent(at: Sequence[float], values: Sequence[float | None]) -> float | None:
     """Slope in doubly logarithmic axes over the upper three points: the leading order."""
-    if any(value is None for value in values):
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
         return None
-    return float(np.polyfit(np.log(at[-3:]), np.log(values[-3:]), 1)[0])
+    return float(np.polyfit(np.log(at[-3:]), np.log(known[-3:]), 1)[0])
 
 
 def markdown(result: Result) -> str:

@@ -32,10 +32,10 @@ POWER_STEPS = 100
 
 def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[dict[str, Any]]:
     """Objectives and gradient mappings over rounds, one entry per run."""
-    runs = [Run(settings, seed) for settings, seed in runs]
-    settings = runs[0].settings
-    union = Union.of([run.part() for run in runs])
-    lowest = np.full(len(runs), np.inf)
+    own = [Run(settings, seed) for settings, seed in runs]
+    settings = own[0].settings
+    union = Union.of([run.part() for run in own])
+    lowest = np.full(len(own), np.inf)
     if settings["from"] == "stationary":
         # F with every edge from both ends is the once-counted objective with twice the alpha.
         rounds, rate = settings["stationary_rounds"], settings["stationary_rate"]
@@ -48,7 +48,7 @@ def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[dict[str, An
     once = _per_run(solution.history, union, 0.5)[: len(thetas)]
     printed = _per_run(solution.history, union, 1.0)[: len(thetas)]
     moved = np.array([_moved(a, b, union) for a, b in zip(thetas, thetas[1:], strict=False)])
-    for i, run in enumerate(runs):
+    for i, run in enumerate(own):
         yield {
             "once": once[:, i].tolist(),
             "printed": printed[:, i].tolist(),
@@ -76,11 +76,12 @@ def _per_run(history: Any, union: Union, pull_share: float) -> np.ndarray:
 
 def _moved(before: Mixture, after: Mixture, union: Union) -> list[float]:
     """Squared distance that each run moved in one round."""
-    squares = sum(
-        np.square(a - b).reshape(len(a), -1).sum(1)
+    squares = [
+        np.square(np.asarray(a - b)).reshape(len(a), -1).sum(1)
         for a, b in zip(before.parts, after.parts, strict=True)
-    )
-    return [float(squares[span].sum()) for span in union.spans]
+    ]
+    per_node = np.sum(squares, axis=0)
+    return [float(per_node[span].sum()) for span in union.spans]
 
 
 def objective(theta: Mixture, rows: jax.Array, pull: jax.Array) -> jax.Array:

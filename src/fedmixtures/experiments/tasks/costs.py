@@ -115,7 +115,7 @@ def _operations(equation: Any) -> int:
     if name in FREE:
         return 0
     made = sum(math.prod(out.aval.shape) for out in equation.outvars)
-    shape = equation.invars[0].aval.shape if equation.invars else ()
+    shape = tuple(equation.invars[0].aval.shape) if equation.invars else (0,)
     if name == "dot_general":
         contracted, _ = equation.params["dimension_numbers"][0]
         return 2 * made * math.prod(shape[axis] for axis in contracted)

@@ -58,14 +58,14 @@ class Run:
 
 def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Numbers]:
     """The numbers of each run, in their order; all have the same method, options and rounds."""
-    runs = [Run(settings, seed) for settings, seed in runs]
-    settings = runs[0].settings
+    own = [Run(settings, seed) for settings, seed in runs]
+    settings = own[0].settings
     if settings["method"] == "start":
-        return iter(_start(runs))
+        return iter(_start(own))
     method = build(settings)
     if isinstance(method.program(), NodeProgram):
-        return iter(_union(method, runs))
-    return (_alone(method, run) for run in runs)
+        return iter(_union(method, own))
+    return (_alone(method, run) for run in own)
 
 
 def build(settings: dict[str, Any]) -> Method:

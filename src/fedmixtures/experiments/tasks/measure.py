@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import Scenario
 from fedmixtures.engine.evaluate import log_joint_rows
@@ -65,7 +66,7 @@ def final_numbers(
         "ll_train": Rows.of(scenarios).log_likelihood(theta) if has_likelihood else None,
         "err": centroid_errors(theta.means, scenarios),
         "nmi": nmi,
-        "k_eff": effective_components(theta.weights) if has_likelihood else None,
+        "k_eff": np.asarray(effective_components(theta.weights)) if has_likelihood else None,
     }
     return [
         {name: None if v is None else float(v[span].mean()) for name, v in values.items()}
@@ -75,15 +76,17 @@ def final_numbers(
 
 def round_numbers(theta: Mixture, scenarios: Sequence[Scenario]) -> list[dict[str, float]]:
     """What is followed over rounds: centroid error and effective number of components."""
-    err = centroid_errors(theta.means, scenarios)
-    k_eff = effective_components(theta.weights)
+    values = {
+        "err": centroid_errors(theta.means, scenarios),
+        "k_eff": np.asarray(effective_components(theta.weights)),
+    }
     return [
-        {"err": float(err[span].mean()), "k_eff": float(np.asarray(k_eff)[span].mean())}
+        {name: float(v[span].mean()) for name, v in values.items() if v is not None}
         for span in spans(scenarios)
     ]
 
 
-def centroid_errors(means: np.ndarray, scenarios: Sequence[Scenario]) -> np.ndarray | None:
+def centroid_errors(means: Array, scenarios: Sequence[Scenario]) -> np.ndarray | None:
     """Centroid error of every node against its own block's truth; None where there is none."""
     truths = [scenario.means for scenario in scenarios if scenario.means is not None]
     return node_centroid_errors(means, np.concatenate(truths)) if truths else None
