@@ -1,12 +1,14 @@
 """The GPU kernels, interpreted: the same sums as the CPU's, whatever the tile holds."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedmixtures import Mixture
-from fedmixtures.discrepancy import mmd_gpu, mmd_kernels
+from fedmixtures import MMD, Mixture
+from fedmixtures.discrepancy import mmd_gpu
 from fedmixtures.mixture import statistics
 from fedmixtures.mixture.precision import double
 
@@ -25,14 +27,15 @@ def mixtures(rng, *batch, k=2, d=2):
 @pytest.mark.parametrize("d", [2, 3])
 def test_mmd_sums_agree_with_the_cpu_kernel(d):
     rng = np.random.default_rng(d)
-    factors = rng.normal(size=(NODES, 5))
-    factors[:, 4] = 0  # a slot nobody uses
-    factors[:30, 3:] = 0  # tiles whose nodes have fewer neighbours
+    weight = rng.uniform(size=(NODES, 5))
+    weight[:, 4] = 0  # a slot nobody uses
+    weight[:30, 3:] = 0  # tiles whose nodes have fewer neighbours
+    discrepancy = MMD((0.5, 2.0))
     with double():
-        own, atoms = mixtures(rng, NODES, d=d), mixtures(rng, NODES, 5, d=d)
-        args = (own, atoms, jnp.asarray(factors))
-        wanted = jax.jit(lambda *a: mmd_kernels.atom_sums(*a, (0.5, 2.0)))(*args)
-        found = jax.jit(lambda *a: mmd_gpu.atom_sums_gpu(*a, (0.5, 2.0), interpret=True))(*args)
+        own, neighbours = mixtures(rng, NODES, d=d), mixtures(rng, NODES, 5, d=d)
+        wanted = jax.jit(discrepancy._sums)(own, neighbours, jnp.asarray(weight))
+        on_gpu = jax.jit(partial(mmd_gpu.atom_sums_gpu, interpret=True))
+        found = on_gpu(own, mmd_gpu.GpuAtoms.of(neighbours), jnp.asarray(weight), (0.5, 2.0))
     for a, b in zip(wanted, found, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 

@@ -12,13 +12,16 @@ from jaxtyping import Float, Int
 
 from fedmixtures._types import Array
 
-SUBSETS = 10
-"""Up to this many components the matching is found over all subsets: k 2^(k-1) additions."""
+WRITTEN_OUT, SUBSETS = 6, 10
+"""Up to so many components the matching is found over all subsets, k 2^(k-1) additions: written out
+one by one (no table look-ups, so that a whole block is one vector loop), or over tables."""
 
 
 def best_matching(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
     """`match[c]` is the neighbour's component paired with our component `c`; least total cost."""
     k = cost.shape[0]
+    if k <= WRITTEN_OUT:
+        return _written_out(cost)
     if k <= SUBSETS:
         return _over_subsets(cost)
     import optax  # above the subset range only: its import is slow
@@ -38,6 +41,28 @@ def _subset_tables(k: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         subsets = np.array(subsets, np.int32)
         levels.append((subsets, subsets[:, None] ^ (np.int32(1) << added), added))
     return levels
+
+
+def _written_out(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
+    """Held and Karp's recursion; partners travel with the cost, three bits each."""
+    k = cost.shape[0]
+    best = {0: (jnp.zeros((), cost.dtype), jnp.zeros((), jnp.int32))}
+    for own in range(k):
+        grown = {}
+        for chosen in combinations(range(k), own + 1):
+            subset = sum(1 << c for c in chosen)
+            for c in chosen:
+                total, partners = best[subset ^ (1 << c)]
+                total, partners = total + cost[own, c], partners | (c << 3 * own)
+                if subset in grown:
+                    least, kept = grown[subset]
+                    better = total < least
+                    partners = jnp.where(better, partners, kept)
+                    total = jnp.where(better, total, least)
+                grown[subset] = total, partners
+        best = grown
+    partners = best[2**k - 1][1]
+    return jnp.stack([(partners >> 3 * own) & 7 for own in range(k)])
 
 
 def _over_subsets(cost: Float[Array, "k k"]) -> Int[Array, " k"]:

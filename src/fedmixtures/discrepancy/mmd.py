@@ -9,8 +9,8 @@ from jaxtyping import Float
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, PerSlot, Scalar
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
-from fedmixtures.discrepancy.mmd_kernels import atom_sums
-from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
+from fedmixtures.mixture.linear import UNROLLED, inverse_cholesky, on_gpu
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -39,6 +39,15 @@ class MMD(AbstractDiscrepancy):
         del own, key
         return neighbour
 
+    def freeze_slots(self, own, neighbours, keys):
+        """As given; on a GPU laid out once for the kernel that all local steps call."""
+        if own.n_features > UNROLLED or not on_gpu():
+            return super().freeze_slots(own, neighbours, keys)
+        from fedmixtures.discrepancy.mmd_gpu import GpuAtoms
+
+        mixtures, constants = neighbours
+        return GpuAtoms.of(mixtures), constants
+
     def __call__(self, own, frozen):
         """Squared MMD."""
         neighbour, constant = frozen
@@ -58,12 +67,7 @@ class MMD(AbstractDiscrepancy):
         atoms: own components weigh $\sum_j w_j\, \pi_c$, those of neighbour j $-w_j \pi_{jc}$.
         """
         neighbours, constants = frozen
-        total = weight.sum(-1)
-        atoms = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], 1), own, neighbours)
-        factors = jnp.concatenate([total[:, None], -weight], axis=1)
-        own_kernels, neighbour_kernels, d_means, d_covariances = atom_sums(
-            own, atoms, factors, self.bandwidths
-        )
+        own_kernels, neighbour_kernels, d_means, d_covariances = self._sums(own, neighbours, weight)
         value = (own.weights * (own_kernels + 2 * neighbour_kernels)).sum(-1)
         scale = own.weights
         gradient = Mixture(
@@ -72,6 +76,16 @@ class MMD(AbstractDiscrepancy):
             2 * scale[..., None, None] * d_covariances,
         )
         return value + (weight * constants).sum(-1), gradient
+
+    def _sums(self, own: Mixture, neighbours, weight: PerSlot) -> Sums:
+        """Sums over all atoms, by the kernel that fits what `freeze_slots` has laid out."""
+        if not isinstance(neighbours, Mixture):
+            from fedmixtures.discrepancy.mmd_gpu import atom_sums_gpu
+
+            return atom_sums_gpu(own, neighbours, weight, self.bandwidths)
+        atoms = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], 1), own, neighbours)
+        factors = jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1)
+        return atom_sums(own, atoms, factors, self.bandwidths)
 
 
 def expected_kernel(

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jaxtyping import Float
 
-from fedmixtures.discrepancy.mmd_kernels import pair_terms
+from fedmixtures._types import Array, PerSlot
+from fedmixtures.discrepancy.mmd_kernels import Sums, pair_terms
 from fedmixtures.mixture.linear import lower_triangle, sum_of, symmetric
 from fedmixtures.mixture.mixture import Mixture
 
@@ -21,38 +24,46 @@ TILE = 64
 """Receiving nodes in one program of the grid, one per thread of two warps."""
 
 
-def atom_sums_gpu(own: Mixture, atoms: Mixture, factors, bandwidths, *, interpret: bool = False):
-    """`mmd_kernels.atom_sums` on a GPU."""
-    nodes, slots, k = atoms.weights.shape
-    d, dtype = own.n_features, own.means.dtype
-    padding = -nodes % TILE
-    last = lambda part: jnp.pad(
-        jnp.moveaxis(part, 0, -1), [(0, 0)] * (part.ndim - 1) + [(0, padding)]
-    )
-    own_fields = jnp.stack([last(field) for field in _fields(own)], axis=1)  # (k, fields, nodes)
-    weighted = Mixture(atoms.weights * factors[:, :, None], atoms.means, atoms.covariances)
-    atom_fields = jnp.stack([last(field) for field in _fields(weighted)], axis=2)
-    atom_fields = atom_fields.reshape(slots * k, *atom_fields.shape[2:])
+class GpuAtoms(eqx.Module):
+    """Neighbours as the kernel reads them, laid out once per round: (slots * k, fields, nodes)."""
+
+    fields: Float[Array, "atoms fields nodes"]
+
+    @classmethod
+    def of(cls, neighbours: Mixture) -> GpuAtoms:
+        """Mixtures (nodes, slots, k, ...) with the node axis last, padded to whole tiles."""
+        stacked = jnp.stack([_nodes_last(field) for field in _fields(neighbours)], axis=2)
+        return cls(stacked.reshape(-1, *stacked.shape[2:]))
+
+
+def atom_sums_gpu(
+    own: Mixture, atoms: GpuAtoms, weight: PerSlot, bandwidths, *, interpret: bool = False
+) -> Sums:
+    """`mmd_kernels.atom_sums` on a GPU: `weight` is that of the edges, positive."""
+    nodes, slots = weight.shape
+    k, d, dtype = own.n_components, own.n_features, own.means.dtype
+    own_fields = jnp.stack([_nodes_last(field) for field in _fields(own)], axis=1)
     # Slots in use come first; an empty one in between weighs zero and does no harm.
-    in_use = jnp.where(factors != 0, jnp.arange(1, slots + 1)[None], 0).max(1)
-    in_use = jnp.pad(in_use.astype(jnp.int32), (0, padding))
+    in_use = jnp.where(weight != 0, jnp.arange(1, slots + 1)[None], 0).max(1).astype(jnp.int32)
     sigmas = jnp.stack([jnp.asarray(sigma, dtype) for sigma in bandwidths])
     n_sums = 2 + d + d * (d + 1) // 2
+    places = own_fields.shape[-1]
     tile = lambda *shape: pl.BlockSpec((*shape, TILE), lambda i: (*(0 for _ in shape), i))
     sums = pl.pallas_call(
         partial(_kernel, k=k, d=d, n_bandwidths=len(bandwidths)),
-        grid=((nodes + padding) // TILE,),
+        grid=(places // TILE,),
         in_specs=[
             pl.BlockSpec((len(bandwidths),), lambda i: (0,)),
             tile(k, own_fields.shape[1]),
             tile(slots * k, own_fields.shape[1]),
+            tile(slots),
             tile(),
         ],
         out_specs=tile(k, n_sums),
-        out_shape=jax.ShapeDtypeStruct((k, n_sums, nodes + padding), dtype),
+        out_shape=jax.ShapeDtypeStruct((k, n_sums, places), dtype),
         interpret=interpret,
         **({} if interpret else {"compiler_params": _compiler_params()}),
-    )(sigmas, own_fields, atom_fields, in_use)
+    )(sigmas, own_fields, atoms.fields, _nodes_last(weight), _nodes_last(in_use))
     parts = [sums[:, i, :nodes].T for i in range(n_sums)]
     triangle = iter(parts[2 + d :])
     return (
@@ -61,6 +72,12 @@ def atom_sums_gpu(own: Mixture, atoms: Mixture, factors, bandwidths, *, interpre
         jnp.stack(parts[2 : 2 + d], axis=-1),
         symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
     )
+
+
+def _nodes_last(part: jax.Array) -> jax.Array:
+    """The node axis moved to the end and padded to whole tiles."""
+    padding = [(0, 0)] * (part.ndim - 1) + [(0, -len(part) % TILE)]
+    return jnp.pad(jnp.moveaxis(part, 0, -1), padding)
 
 
 def _compiler_params():
@@ -76,7 +93,9 @@ def _fields(mixture: Mixture) -> list[jax.Array]:
     return [mixture.weights, *(mixture.means[..., i] for i in range(d)), *triangle]
 
 
-def _kernel(sigma_ref, own_ref, atom_ref, in_use_ref, out_ref, *, k: int, d: int, n_bandwidths):
+def _kernel(
+    sigma_ref, own_ref, atom_ref, weight_ref, in_use_ref, out_ref, *, k: int, d: int, n_bandwidths
+):
     """Sums of one tile of nodes; every value below is a vector over the tile."""
     fields = own_ref.shape[1]
     own = [[own_ref[c, f, :] for f in range(1, fields)] for c in range(k)]
@@ -84,19 +103,32 @@ def _kernel(sigma_ref, own_ref, atom_ref, in_use_ref, out_ref, *, k: int, d: int
     n_sums = 1 + d + d * (d + 1) // 2
     zero = jnp.zeros_like(own[0][0])
 
-    # A loop over atoms, not an unrolled one: unrolled, the compiler takes minutes.
-    def one_atom(a, totals):
-        atom = [atom_ref[a, f, :] for f in range(fields)]
+    def add(totals, factor, atom):
         for c in range(k):
-            terms = _pair_sums(own[c], atom[1:], sigmas, d)
-            sums = [t + atom[0] * term for t, term in zip(totals[c], terms, strict=True)]
+            terms = _pair_sums(own[c], atom, sigmas, d)
+            sums = [t + factor * term for t, term in zip(totals[c], terms, strict=True)]
             totals = [*totals[:c], sums, *totals[c + 1 :]]
         return totals
 
+    # Loops over atoms, not unrolled ones: unrolled, the compiler takes minutes.
+    def one_own(a, totals):
+        atom = [own_ref[a, f, :] for f in range(fields)]
+        return add(totals, atom[0], atom[1:])
+
+    def one_neighbour(a, totals):
+        atom = [atom_ref[a, f, :] for f in range(fields)]
+        return add(totals, -atom[0] * weight_ref[a // k, :], atom[1:])
+
+    def total_weight(slot, total):
+        return total + weight_ref[slot, :]
+
+    in_use = in_use_ref[...].max()
+    degree = jax.lax.fori_loop(0, in_use, total_weight, zero)
     start = [[zero] * n_sums for _ in range(k)]
-    own_totals = jax.lax.fori_loop(0, k, one_atom, start)
+    own_totals = jax.lax.fori_loop(0, k, one_own, start)
+    own_totals = [[degree * total for total in per_component] for per_component in own_totals]
     apart = [[zero, *per_component[1:]] for per_component in own_totals]
-    totals = jax.lax.fori_loop(k, k * in_use_ref[...].max(), one_atom, apart)
+    totals = jax.lax.fori_loop(0, k * in_use, one_neighbour, apart)
     for c in range(k):
         out_ref[c, 0, :] = own_totals[c][0]
         for i in range(n_sums):

@@ -19,7 +19,6 @@ from fedmixtures.mixture.linear import (
     inverse_cholesky,
     inverse_cholesky_entries,
     lower_triangle,
-    on_gpu,
     sum_of,
     sum_together,
     symmetric,
@@ -46,10 +45,6 @@ def atom_sums(own: Mixture, atoms: Mixture, factors: Float[Array, "nodes s"], ba
     """
     if own.n_features > UNROLLED:
         return _by_factorisation(own, atoms, factors, bandwidths)
-    if on_gpu():
-        from fedmixtures.discrepancy.mmd_gpu import atom_sums_gpu
-
-        return atom_sums_gpu(own, atoms, factors, bandwidths)
     return _unrolled(own, atoms, factors, bandwidths)
 
 
