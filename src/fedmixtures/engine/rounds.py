@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -23,7 +24,23 @@ States = tuple[Any, ...]
 def dynamic(program: Method, dtype: str) -> Method:
     """The program with its numbers as arrays: another alpha is not another compilation."""
     is_number = lambda leaf: isinstance(leaf, float)
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_number(x) else x, program)
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_number(x) else x, _floats(program))
+
+
+def _floats(module: eqx.Module) -> eqx.Module:
+    """Whole numbers where a field takes floats, such as ``alpha=1``, as the floats they stand for.
+
+    Other whole numbers (local steps, drawn points) are shapes of the program.
+    """
+    changed = {}
+    for field in fields(module):
+        value = getattr(module, field.name)
+        if isinstance(value, eqx.Module):
+            changed[field.name] = _floats(value)
+        elif "float" in str(field.type):
+            as_float = lambda x: float(x) if type(x) is int else x
+            changed[field.name] = jax.tree.map(as_float, value)
+    return replace(module, **changed) if changed else module
 
 
 def scatter(theta: Mixture, layout: Layout, dtype: str) -> tuple[Mixture, ...]:
