@@ -132,7 +132,7 @@ class _Run:
         )
         return checkpoint.restored(self.initial), checkpoint.round
 
-    def _compiled(self, program: Method) -> Method:
+    def _compiled(self, program: Method) -> Any:
         return rounds.dynamic(program, self.options.dtype)
 
     def solve(self) -> Solution:
@@ -225,10 +225,11 @@ class _Run:
         if trouble is not None and not self.given.adaptive:
             return self.diverged(trouble)
         message = ""
-        if status is Status.INTERRUPTED:
+        if status is Status.INTERRUPTED:  # whoever listens may be who interrupted: tell no more
             message = f"interrupted; returning round {done} of {self.options.n_rounds}."
             warnings.warn(message, FitWarning, stacklevel=2)
-        self.tell(done, done + 1)
+        else:
+            self.tell(done, done + 1)
         return self.solution(states, done, status, message)
 
     def diverged(self, trouble: Trouble) -> Solution:

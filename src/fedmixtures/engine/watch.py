@@ -74,7 +74,8 @@ class Trace:
     def _first_bad(self, states: Info, first: int) -> Trouble | None:
         """The first state that is not finite, far above the start, or ran into the bound."""
         local = states.fit + states.pull
-        rise = local - (self.start.fit + self.start.pull)[None]
+        with np.errstate(invalid="ignore"):  # infinite values are what is looked for below
+            rise = local - (self.start.fit + self.start.pull)[None]
         objective = self.objective
         limit = objective[0] + FAR * (abs(objective[0]) + local.shape[1])
         arrived = (states.at_bound > 0) & (self.start.at_bound == 0)[None] & (rise > 0)
