@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.discrepancy.unscented import UnscentedKL
 from fedmixtures.engine.solve import Options, solve
 from fedmixtures.graph.convert import from_edges
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -21,9 +22,11 @@ DISCREPANCIES = (
     KL(n_samples=7),
     MMD(),
     MMD(bandwidths=(0.7, 3.0)),
+    UnscentedKL(),
 )
 SAMPLE_FREE = tuple(D for D in DISCREPANCIES if not D.random)
 SYMMETRIC = tuple(D for D in DISCREPANCIES if D.symmetric)
+NEVER_NEGATIVE = tuple(D for D in DISCREPANCIES if isinstance(D, (Euclidean, MMD)))
 ANY_COUNTS = tuple(D for D in DISCREPANCIES if not D.needs_equal_components)
 
 WIDE = FeasibleSet(min_weight=1e-3, max_mean_norm=1e6, min_variance=1e-6, max_variance=1e6)

@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -11,6 +10,7 @@ import pytest
 
 import reference
 from fedmixtures import KL, MMD, AbstractDiscrepancy, Euclidean, GTVMin, Mixture
+from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.precision import double, precision
 from helpers import DISCREPANCIES, WIDE, assert_close, name_of, problem, stack
 
@@ -35,7 +35,7 @@ def block(n, k, d, slots, **options):
     return own, neighbours, weight
 
 
-@eqx.filter_jit
+@jit
 def pulls(D, own, neighbours, weight, seed):
     """Value and gradient by the class itself and as derived from `__call__`."""
     own, neighbours = jax.tree.map(jnp.asarray, (own, neighbours))
@@ -85,7 +85,7 @@ def test_float32_near_1e4_stays_finite_and_close(D):
             digests = jax.jit(jax.vmap(jax.vmap(D.digest)))(exact[1])
             frozen = jax.jit(D.freeze_slots)(exact[0], digests, jr.split(jr.key(0), weight.shape))
         frozen = jax.tree.map(lambda part: np.asarray(part, np.float32), frozen)
-    pull = eqx.filter_jit(type(D).pull)
+    pull = jit(type(D).pull)
     single = lambda tree: jax.tree.map(lambda part: jnp.asarray(part, "float32"), tree)
     with double():
         same = jax.tree.map(lambda part: part.astype(np.float64), frozen)

@@ -1,6 +1,5 @@
 """One pass over rows: moments against a loop, gradients against automatic differentiation."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 import reference
 from fedmixtures import Mixture
 from fedmixtures.mixture import density, statistics
+from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.precision import double, precision
 from helpers import assert_close, draw, mixture, stack
 
@@ -44,7 +44,7 @@ def test_statistics_agree_with_a_loop(n, k, d, m, options):
     theta = stack(3, n, k, d, **options)
     rows, weights = rows_for(theta, m)
     with double():
-        s = eqx.filter_jit(statistics.statistics)(theta, rows, weights)
+        s = jit(statistics.statistics)(theta, rows, weights)
     found = (s.log_likelihood, s.mass, s.first, s.second)
     for i in range(n):
         for got, wanted in zip(found, by_loop(theta.at(i), rows[i], weights[i]), strict=True):
@@ -56,7 +56,7 @@ def test_gradient_agrees_with_automatic_differentiation(n, k, d, m):
     theta = stack(1, n, k, d)
     rows, weights = rows_for(theta, m)
 
-    @jax.jit
+    @jit
     def both(parts, rows, weights):
         theta = Mixture(*parts)
         derived = jax.vmap(jax.value_and_grad(density.local_loss))(theta, rows, weights)
@@ -75,9 +75,9 @@ def test_chunks_of_rows_add_up(d, monkeypatch):
     theta = stack(2, 3, 2, d)
     rows, weights = rows_for(theta, 41)
     with double():
-        whole = eqx.filter_jit(statistics.statistics)(theta, rows, weights)
+        whole = jit(statistics.statistics)(theta, rows, weights)
         monkeypatch.setattr(statistics, "ROW_CHUNK", 16)
-        chunked = eqx.filter_jit(lambda *a: statistics.statistics(*a))(theta, rows, weights)
+        chunked = jit(lambda *a: statistics.statistics(*a))(theta, rows, weights)
     for got, wanted in zip(jax.tree.leaves(chunked), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 
@@ -87,7 +87,7 @@ def test_absent_components_change_nothing(d):
     theta, padded = stack(4, 2, 3, d), stack(4, 2, 3, d, absent=2)
     rows, weights = rows_for(theta, 12)
     with double():
-        gradient = eqx.filter_jit(statistics.nll_and_gradient)
+        gradient = jit(statistics.nll_and_gradient)
         value, g = gradient(theta, rows, weights)
         same, g_padded = gradient(padded, rows, weights)
     np.testing.assert_allclose(same, value, rtol=1e-13)
@@ -100,7 +100,7 @@ def test_rows_without_a_node_give_zero():
     """An empty place of a block has weights zero: no NaN may come of it."""
     theta, rows = stack(0, 2, 3, 2), np.zeros((2, 4, 2))
     with double():
-        value, gradient = eqx.filter_jit(statistics.nll_and_gradient)(theta, rows, np.zeros((2, 4)))
+        value, gradient = jit(statistics.nll_and_gradient)(theta, rows, np.zeros((2, 4)))
     assert np.asarray(value).tolist() == [0.0, 0.0]
     assert all(not np.asarray(part).any() for part in gradient.parts)
 
@@ -114,12 +114,10 @@ def test_float32_near_1e4_is_as_good_as_its_rows(d):
     theta = Mixture(p.weights[None], means[None], p.covariances[None])
     weights = np.full((1, 50), 1 / 50)
     with double():
-        value, gradient = eqx.filter_jit(statistics.nll_and_gradient)(
-            theta, rows.astype(np.float64), weights
-        )
+        value, gradient = jit(statistics.nll_and_gradient)(theta, rows.astype(np.float64), weights)
     with precision("float32"):
         single = Mixture(*(jnp.asarray(part, jnp.float32) for part in theta.parts))
-        value32, gradient32 = eqx.filter_jit(statistics.nll_and_gradient)(
+        value32, gradient32 = jit(statistics.nll_and_gradient)(
             single, jnp.asarray(rows), jnp.asarray(weights, jnp.float32)
         )
     np.testing.assert_allclose(value32, value, rtol=1e-5)
