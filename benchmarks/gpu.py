@@ -9,7 +9,6 @@ import argparse
 import json
 import time
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,21 +18,22 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
 from fedmixtures.graph import sparse_random
-from fedmixtures.methods.base import Inbox
 from fedmixtures.mixture.precision import precision
 from fedmixtures.mixture.statistics import nll_and_gradient
 
 FEASIBLE = FeasibleSet(1e-3, 50.0, 0.05, 100.0)
 
 
-def seconds(function, *args, repeats: int = 20) -> float:
-    """Median seconds of one call, after a warm-up."""
+def seconds(function, *args, repeats: int = 5, together: int = 10) -> float:
+    """Median seconds of a call among `together` that are queued at once, after a warm-up."""
     jax.block_until_ready(function(*args))
     found = []
     for _ in range(repeats):
         begin = time.perf_counter()
-        jax.block_until_ready(function(*args))
-        found.append(time.perf_counter() - begin)
+        for _ in range(together):
+            result = function(*args)
+        jax.block_until_ready(result)
+        found.append((time.perf_counter() - begin) / together)
     return float(np.median(found))
 
 
@@ -43,7 +43,7 @@ def ceilings() -> dict[str, float]:
     copy = 2 * x.nbytes / seconds(jax.jit(lambda x: x * 1.0001), x)
     a = jax.random.normal(jax.random.key(0), (8192, 8192), jnp.float32)
     with jax.default_matmul_precision("highest"):
-        flops = 2 * 8192**3 / seconds(jax.jit(lambda a: a @ a), a, repeats=5)
+        flops = 2 * 8192**3 / seconds(jax.jit(lambda a: a @ a), a)
     many = jax.jit(lambda x: jax.lax.fori_loop(0, 32, lambda i, y: jnp.exp(-y), x))
     return {"copy_bytes": copy, "flops": flops, "exp": 32 * x.size / seconds(many, x)}
 
@@ -83,14 +83,15 @@ def one_size(n: int, k: int, d: int, m: int) -> dict[str, float]:
         for name, discrepancy in (("mmd", MMD()), ("kl", KL()), ("euclidean", Euclidean())):
             program = rounds.dynamic(GTVMin(discrepancy, feasible=FEASIBLE), "float32")
             found |= {f"{name}_{part}": s for part, s in _parts(program, layout, states).items()}
-        found["nll_step"] = seconds(jax.jit(_nll), layout.groups, states)
+        rows = [(group.data.rows, group.data.row_weights) for group in layout.groups]
+        found["nll_step"] = seconds(jax.jit(_nll), rows, states)
     return found
 
 
-def _nll(groups, states):
+def _nll(rows, states):
     return [
-        rounds.over_blocks(nll_and_gradient, s, g.data.rows, g.data.row_weights)
-        for s, g in zip(states, groups, strict=True)
+        rounds.over_blocks(nll_and_gradient, state, *held)
+        for state, held in zip(states, rows, strict=True)
     ]
 
 
@@ -98,31 +99,30 @@ def _parts(program: GTVMin, layout, states) -> dict[str, float]:
     """One exchange with freezing, one pull with its gradient, one whole round."""
     groups = layout.groups
 
-    def freeze(program, groups, states):
+    @jax.jit
+    def freeze(states):
         messages = [rounds.over_blocks(jax.vmap(program.digest), s) for s in states]
         table = rounds.table(messages, axes=2)
 
         def one(state, group):
-            inbox = Inbox(jax.tree.map(lambda t: t[group.sender], table), None, group.weight)
+            received = jax.tree.map(lambda t: t[group.sender], table)
             keys = rounds._of_round(group.slot_key, jnp.int32(0))
-            return program.discrepancy.freeze_slots(state, inbox.broadcast, keys)
+            return program.discrepancy.freeze_slots(state, received, keys)
 
         return [rounds.over_blocks(one, s, g) for s, g in zip(states, groups, strict=True)]
 
-    def pull(program, groups, states, frozen):
+    @jax.jit
+    def pull(states, frozen):
         return [
             rounds.over_blocks(program.discrepancy.pull, s, f, g.weight)
             for s, f, g in zip(states, frozen, groups, strict=True)
         ]
 
-    frozen = jax.block_until_ready(eqx.filter_jit(freeze)(program, groups, states))
+    frozen = jax.block_until_ready(freeze(states))
     whole = lambda: rounds.run_rounds(program, groups, states, jnp.int32(0), jnp.int32(1), 1)
-    found = {
-        "freeze": seconds(eqx.filter_jit(freeze), program, groups, states),
-        "step": seconds(eqx.filter_jit(pull), program, groups, states, frozen),
-    }
+    found = {"freeze": seconds(freeze, states), "step": seconds(pull, states, frozen)}
     del frozen
-    found["round"] = seconds(whole, repeats=5)
+    found["round"] = seconds(whole, together=3)
     return found
 
 
