@@ -12,7 +12,7 @@ from typing import Any
 from fedmixtures.experiments.cells import DISTRIBUTIONS, code_version
 
 
-def made(command: str, wall_seconds: float | None = None) -> dict[str, Any]:
+def made(command: str) -> dict[str, Any]:
     """What to write beside every result."""
     versions = {name: metadata.version(name) for name in ("fedmixtures", *DISTRIBUTIONS)}
     return {
@@ -21,7 +21,6 @@ def made(command: str, wall_seconds: float | None = None) -> dict[str, Any]:
         "code": code_version(),
         "versions": {"python": platform.python_version(), **versions},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "wall_seconds": None if wall_seconds is None else round(wall_seconds, 1),
     }
 
 

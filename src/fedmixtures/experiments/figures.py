@@ -93,18 +93,27 @@ def finish(axis: Any, label: str, metric: str, log: bool = False) -> None:
     """Labels and scale."""
     if log:
         axis.set_xscale("log")
-    axis.set_xlabel(label)
-    axis.set_ylabel(METRICS.get(metric, metric))
+    axis.set_xlabel(label, fontsize=8)
+    axis.set_ylabel(METRICS.get(metric, metric), fontsize=8)
+    axis.tick_params(labelsize=7)
     axis.grid(True, lw=0.3, color="#dddddd")
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
 
 
-def legend(fig: Any, axis: Any) -> None:
+def legend(fig: Any, *axes: Any) -> None:
     """One legend for all panels, above them."""
-    handles, labels = axis.get_legend_handles_labels()
-    fig.tight_layout(rect=(0, 0, 1, 0.88))
-    fig.legend(handles, labels, loc="upper center", ncol=min(len(labels), 6), frameon=False)
+    shown: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
+    labels, handles = list(shown), list(shown.values())
+    per_line = max(2, round(fig.get_figwidth() / 1.4))
+    lines = -(-len(labels) // per_line)
+    fig.tight_layout(rect=(0, 0, 1, 1 - 0.07 * lines))
+    fig.legend(
+        handles, labels, loc="upper center", ncol=per_line, frameon=False, fontsize=7, borderpad=0
+    )
 
 
 def save(fig: Any, folder: Path) -> None:

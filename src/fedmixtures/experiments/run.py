@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +69,6 @@ def run_experiments(
     command: str = "",
 ) -> list[Path]:
     """As `run`, for experiments that need not be in the package."""
-    begun = time.monotonic()
     journal = Journal(output / JOURNAL)
     plan = [(e, kind(e), range(1 if e.n_seeds == 1 else seeds or e.n_seeds)) for e in experiments]
     wanted = lambda cells: [(cell, seeds) for own, seeds in cells for cell in own]
@@ -78,10 +76,7 @@ def run_experiments(
     complete(wanted(before), journal, jobs, progress)
     after = [(k.then(e, seeds, journal), seeds) for e, k, seeds in plan]
     complete(wanted(after), journal, jobs, progress)
-    return [
-        write(k.make(e, seeds, journal), k, output, command, time.monotonic() - begun)
-        for e, k, seeds in plan
-    ]
+    return [write(k.make(e, seeds, journal), k, output, command) for e, k, seeds in plan]
 
 
 def kind(experiment: Experiment) -> ModuleType:
@@ -89,15 +84,13 @@ def kind(experiment: Experiment) -> ModuleType:
     return importlib.import_module(f"fedmixtures.experiments.kinds.{experiment.kind}")
 
 
-def write(
-    result: Result, module: ModuleType, output: Path, command: str, wall_seconds: float
-) -> Path:
+def write(result: Result, module: ModuleType, output: Path, command: str) -> Path:
     """Tables, numbers and figure of one experiment into a folder of its name."""
     from fedmixtures.experiments import figures
 
     folder = output / result.experiment.name
     folder.mkdir(parents=True, exist_ok=True)
-    made = environment.made(command, wall_seconds)
+    made = environment.made(command)
     (folder / "result.json").write_text(tables.to_json(result, made), "utf-8")
     (folder / "cells.csv").write_text(tables.to_csv(result), "utf-8")
     fig = module.figure(result)

@@ -34,7 +34,8 @@ def interval_text(interval: Interval, digits: int = DIGITS, sign: bool = False) 
     text = form.format(interval.median)
     if np.isnan([interval.low, interval.high]).any():
         return text
-    return f"{text} [{form.format(interval.low)}, {form.format(interval.high)}]"
+    written = f"{text} [{form.format(interval.low)}, {form.format(interval.high)}]"
+    return written.replace("inf", "∞")  # where some seeds diverged
 
 
 def ours_text(entry: Entry, digits: int = DIGITS) -> str:
@@ -76,13 +77,13 @@ def comparison(result: Result, problem: str) -> str:
 
 
 def differences(result: Result, problem: str) -> str:
-    """Every row minus the reference rows, seed by seed."""
+    """Every row minus the reference rows, seed by seed, in the two leading metrics."""
     experiment = result.experiment
     columns = [
         (metric, reference)
-        for metric in experiment.metrics
+        for metric in experiment.metrics[:2]
         for reference in experiment.references
-        if result.find(problem, reference, metric) and METRICS[metric] != "training LL"
+        if result.find(problem, reference, metric)
     ]
     header = ["Method"] + [
         f"{METRICS[metric]} − {experiment.row(reference).label}" for metric, reference in columns

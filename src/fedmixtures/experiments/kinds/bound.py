@@ -15,6 +15,8 @@ from fedmixtures.experiments.config import Experiment
 from fedmixtures.experiments.journal import Journal
 from fedmixtures.experiments.results import Result
 
+NAMES = {"once": "edges once", "printed": "F as printed"}
+SIDES = ("left side", "right side")
 ROUNDING = 1e-9
 """Objectives are sums of some hundred numbers of order one."""
 
@@ -111,12 +113,11 @@ def markdown(result: Result) -> str:
     """One line per run and objective."""
     header = ["Run", "step η", "1/β seen", "Objective", "bound held", "left, last round"]
     header += ["right, last round", "change of the objective", "rose"]
-    names = {"once": "edges once", "printed": "F as printed"}
     lines = []
     for run in result.experiment.options["runs"]:
         own = result.extra[run["name"]]
         n = own["seeds"]
-        for which, name in names.items():
+        for which, name in NAMES.items():
             told = own[which]
             lines.append(
                 [
@@ -143,20 +144,23 @@ NOTE = (
 
 
 def figure(result: Result) -> Any:
-    """Left and right side over rounds, first seed; a panel per run."""
+    """First seed: both sides of the bound; both objectives from near a stationary point of F."""
     runs = result.experiment.options["runs"]
     fig, axes = figures.panels(len(runs))
     for axis, run in zip(axes, runs, strict=True):
         curves = result.extra[run["name"]]["curves"]
-        shown = "printed" if run["from"] == "stationary" else "once"
-        left, right = (np.array(side) for side in curves[shown])
-        rounds = np.arange(1, len(left) + 1)
-        figures.line(axis, "left side", 0, rounds, left, marked=False)
-        figures.line(
-            axis, "right side", 1, rounds, np.where(right > 0, right, np.nan), marked=False
-        )
-        axis.set_yscale("log")
-        figures.finish(axis, "round", "squared gradient mapping", log=True)
+        if run["from"] == "stationary":
+            for number, (which, name) in enumerate(NAMES.items()):
+                values = np.array(curves[f"objective_{which}"])
+                rounds = np.arange(len(values))
+                figures.line(axis, name, number + 2, rounds, values - values[0], marked=False)
+            figures.finish(axis, "round", "objective minus its start")
+        else:
+            for number, (name, side) in enumerate(zip(SIDES, curves["once"], strict=True)):
+                rounds = np.arange(1, len(side) + 1)
+                figures.line(axis, name, number, rounds, np.array(side), marked=False)
+            axis.set_yscale("symlog", linthresh=0.1)  # a right side may be negative
+            figures.finish(axis, "round", "squared gradient mapping", log=True)
         axis.set_title(run["label"], fontsize=7)
-    figures.legend(fig, axes[0])
+    figures.legend(fig, *axes)
     return fig
