@@ -19,8 +19,8 @@ def experiment(
     Parameters
     ----------
     names
-        Any of table1, table2, fig-sbm, fig-rounds, table3, fig-digits, proposition1, alpha-grid;
-        or all.
+        Any of table1, table2, fig-sbm, fig-rounds, table3, fig-digits, proposition1, alpha-grid,
+        sensitivity; or all.
     seeds
         How many seeds, beginning with 0; 20 unless given.
     jobs

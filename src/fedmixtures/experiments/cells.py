@@ -61,7 +61,7 @@ def fit_cell(
 ) -> Cell:
     """The cell of a row on a problem; `chosen` holds what tuning has found."""
     options = {**row.options, **row.on.get(problem.name, {}), **(chosen or {})}
-    gtv = asdict(experiment.gtv) if row.method.startswith(("gtv", "start")) else {}
+    gtv = {**asdict(experiment.gtv), **row.gtv} if row.method.startswith(("gtv", "start")) else {}
     if row.method == "start":  # nothing but the bounds it is moved into
         gtv = {name: value for name, value in gtv.items() if name.startswith(("min", "max"))}
     return cell(
@@ -69,7 +69,7 @@ def fit_cell(
         data=problem.data,
         graph=problem.graph if _uses_graph(row) else {},
         n_components=problem.n_components,
-        start=asdict(experiment.start),
+        start={**asdict(experiment.start), **row.start},
         method=row.method,
         options=options,
         gtv=gtv,

@@ -19,8 +19,9 @@ NAMES = (
     "fig-digits",
     "proposition1",
     "alpha-grid",
+    "sensitivity",
 )
-"""All experiments, in the order of the paper."""
+"""All experiments: the paper's in its order, then what stands behind them."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Row:
     """Further options on single problems, by name."""
     tune: dict[str, list[Any]] = field(default_factory=dict)
     """Options to choose by the grid protocol, with their values."""
+    start: dict[str, Any] = field(default_factory=dict)
+    gtv: dict[str, Any] = field(default_factory=dict)
+    """Where this row departs from the experiment's `start` and `gtv`."""
     only: list[str] = field(default_factory=list)
     """The problems this row is for; all if empty."""
     extra: bool = False
