@@ -58,12 +58,13 @@ def test_the_ledger_refuses_the_step_past_the_budget_and_survives_a_restart(tmp_
     assert Ledger(tmp_path / "ledger.json", budget).steps == {noise: 20}
 
 
-def test_noise_of_200_steps_at_small_nodes():
-    """Noise on the mean gradient in units of the clip, as documented: useless at 30 rows."""
-    found = {m: noise_for(3.0, 1e-5, 200) * 2 / m for m in (30, 300, 3000)}
-    assert found[30] == pytest.approx(1.41, abs=0.01)
-    assert found[300] == pytest.approx(0.141, abs=0.001)
-    assert noise_for(8.0, 1e-5, 200) * 2 / 30 == pytest.approx(0.60, abs=0.01)
+@pytest.mark.parametrize(("epsilon", "expected"), [(3.0, 1.313), (8.0, 0.565)])
+def test_noise_of_200_steps_at_small_nodes(epsilon, expected):
+    """Noise on the mean gradient of 30 rows, in units of the clip: useless, as documented."""
+    multiplier = noise_for(epsilon, 1e-5, 200)
+    assert multiplier * 2 / 30 == pytest.approx(expected, abs=0.003)
+    assert exact_epsilon(multiplier / 200**0.5, 1e-5) == pytest.approx(epsilon, rel=2e-3)
+    assert noise_for(epsilon, 1e-5, 200) * 2 / 3000 == pytest.approx(expected / 100, abs=1e-4)
 
 
 def test_nothing_spent_is_nothing():

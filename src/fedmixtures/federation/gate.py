@@ -77,7 +77,7 @@ class Gate:
                     "a component of the model rests on too few rows to leave this site, and the "
                     "coupling needs all components. Use MMD or KL, fewer components, or more rows."
                 )
-            mixture = merge_nearest(mixture, small[counts[small].argmin()], feasible)
+            mixture = merge_nearest(mixture, int(small[counts[small].argmin()]), feasible)
             merged += 1
 
 

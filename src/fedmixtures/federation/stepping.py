@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -42,12 +43,21 @@ def node_round(
     A slot that was not heard holds what the engine puts into an empty one, the node's own message,
     at weight zero.
     """
-    block = _without_block(group)
-    digested = jax.vmap(program.digest)(broadcast)
-    weight = jnp.where(heard[None], block.weight, 0.0)
-    in_front = lambda tree: jax.tree.map(lambda part: part[None], tree)
-    inbox = Inbox(in_front(digested), in_front(per_slot), weight)
-    return rounds.step(program, state, inbox, block, t)
+    in_front = lambda tree, axes: jax.tree.map(lambda p: p.reshape((1,) * axes + p.shape), tree)
+    # As in the engine, where the sender's block digests what it sends, a node at a time.
+    one_by_one = jax.tree.map(lambda part: part[:, None], broadcast)
+    digested = rounds.over_blocks(jax.vmap(program.digest), one_by_one)
+    digested = jax.tree.map(lambda part: part[:, 0], digested)
+    group = eqx.tree_at(lambda g: g.weight, group, jnp.where(heard[None, None], group.weight, 0.0))
+
+    def receive(state, group: Group, digested, per_slot):
+        inbox = Inbox(digested, per_slot, group.weight)
+        return rounds.step(program, state, inbox, group, t)
+
+    stepped = rounds.over_blocks(
+        receive, in_front(state, 1), group, in_front(digested, 2), in_front(per_slot, 2)
+    )
+    return _without_block(stepped)
 
 
 @jit
