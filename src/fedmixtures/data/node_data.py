@@ -41,7 +41,7 @@ class NodeData:
         if (counts == 0).any():
             empty = [labels[i] for i in np.flatnonzero(counts == 0)]
             raise ValueError(
-                f"`sample_weight` is 0 for every row of node {_checks.listed(empty)}. "
+                f"`sample_weight` is zero for every row of node {_checks.listed(empty)}. "
                 "Drop the node or give it a positive weight."
             )
         offsets = np.concatenate([[0], np.cumsum(counts)])

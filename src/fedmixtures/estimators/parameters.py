@@ -41,7 +41,8 @@ class NestedParameters:
         if deep:
             for name, resolved in (("method", resolve.METHODS), ("init", resolve.STARTS)):
                 value = params[name]
-                params.update(nested(name, resolved[value]() if value in list(resolved) else value))
+                known = isinstance(value, str) and value in resolved
+                params.update(nested(name, resolved[value]() if known else value))
         return params
 
     def set_params(self, **params: Any):

@@ -15,6 +15,7 @@ from fedmixtures.engine.evaluate import log_joint_rows
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
 from fedmixtures.estimators.tables import check_finite, split_nodes
+from fedmixtures.init.kmeans import node_seed
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -84,7 +85,7 @@ class NodeScores:
         _checks.whole("n_samples", n_samples)
         chosen = list(self.mixtures_) if nodes is None else [nodes]
         seed = resolve.resolve_seed(self.random_state)
-        draws = [self._mixture(label).sample(n_samples, seed + i) for i, label in enumerate(chosen)]
+        draws = [self._mixture(x).sample(n_samples, node_seed(seed, x)) for x in chosen]
         return np.concatenate([x for x, _ in draws]), np.concatenate([c for _, c in draws])
 
     def bic(self, X: Any, nodes: Any = None) -> float:

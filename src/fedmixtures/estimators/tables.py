@@ -39,7 +39,9 @@ def _labels(nodes: Any) -> np.ndarray:
         return series.to_numpy()
     if not isinstance(nodes, np.ndarray):
         nodes = list(nodes)
-        if any(isinstance(label, tuple) for label in nodes):
+        # NumPy would spread tuples over a second axis and turn 1 next to 'a' into '1'.
+        words = sum(isinstance(label, str) for label in nodes)
+        if 0 < words < len(nodes) or any(isinstance(label, tuple) for label in nodes):
             array = np.empty(len(nodes), dtype=object)
             array[:] = nodes
             return array
