@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from fedmixtures import _checks
-from fedmixtures._types import PerNode, PerSlot
+from fedmixtures._types import PerNode, PerSlot, SlotKeys
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.mixture.density import log_density
+from fedmixtures.mixture.linear import UNROLLED, on_gpu
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.sampling import sample
-from fedmixtures.mixture.statistics import nll_and_gradient
+from fedmixtures.mixture.sampling import sample, sample_slots
+from fedmixtures.mixture.statistics import (
+    Statistics,
+    log_density_slots,
+    nll_and_gradient,
+    nll_gradient,
+    statistics,
+)
+
+CHUNK_SLOTS = 4
+"""Slots whose points are taken together where there are many."""
 
 
 class KL(AbstractDiscrepancy):
@@ -41,12 +52,46 @@ class KL(AbstractDiscrepancy):
         points, log_neighbour = frozen
         return (log_neighbour - log_density(own, points)).mean()
 
+    def freeze_slots(self, own: Mixture, neighbours: Mixture, keys: SlotKeys) -> Any:
+        """`freeze` for a whole block, written out where features are few."""
+        if neighbours.n_features > UNROLLED:
+            return super().freeze_slots(own, neighbours, keys)
+        points = sample_slots(neighbours, keys, self.n_samples)
+        return jnp.stack(points, axis=-1), log_density_slots(neighbours, points)
+
     def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
         """Closed form: the local loss on the drawn rows, each slot's rows weighing its weight."""
         points, log_neighbour = frozen
         nodes, slots, n, d = points.shape
         row_weights = jnp.broadcast_to(weight[:, :, None] / n, (nodes, slots, n))
-        nll, gradient = nll_and_gradient(
-            own, points.reshape(nodes, slots * n, d), row_weights.reshape(nodes, slots * n)
-        )
-        return nll + (row_weights * log_neighbour).sum((-1, -2)), gradient
+        constant = (row_weights * log_neighbour).sum((-1, -2))
+        rows, row_weights = points.reshape(nodes, -1, d), row_weights.reshape(nodes, -1)
+        together = CHUNK_SLOTS if slots > 2 * CHUNK_SLOTS and not on_gpu() else slots
+        if together == slots:
+            nll, gradient = nll_and_gradient(own, rows, row_weights)
+        else:
+            in_use = jnp.where(weight != 0, jnp.arange(1, slots + 1)[None], 0).max()
+            n_chunks = (in_use + together - 1) // together
+            nll, gradient = nll_gradient(
+                own, _chunked_statistics(own, rows, row_weights, together * n, n_chunks)
+            )
+        return nll + constant, gradient
+
+
+def _chunked_statistics(own: Mixture, rows, row_weights, size: int, n_chunks) -> Statistics:
+    """Statistics of the first `n_chunks` chunks of rows: what lies behind them weighs nothing."""
+    nodes, m, d = rows.shape
+    most = -(-m // size)
+    padding = most * size - m
+    rows = jnp.pad(rows, ((0, 0), (0, padding), (0, 0))).reshape(nodes, most, size, d)
+    row_weights = jnp.pad(row_weights, ((0, 0), (0, padding))).reshape(nodes, most, size)
+    # Chunks lead and features stand apart, so that each is one piece of memory.
+    features = [jnp.moveaxis(rows[..., i], 1, 0) for i in range(d)]
+    row_weights = jnp.moveaxis(row_weights, 1, 0)
+
+    def chunk(i) -> Statistics:
+        return statistics(own, jnp.stack([x[i] for x in features], axis=-1), row_weights[i])
+
+    add = lambda i, total: jax.tree.map(jnp.add, total, chunk(i))
+    blank = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(chunk, 0))
+    return jax.lax.fori_loop(0, n_chunks, add, blank)

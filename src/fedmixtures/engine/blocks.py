@@ -20,7 +20,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import NodeRows
 from fedmixtures.mixture.linear import on_gpu
 
-BLOCK_NODES, BLOCK_ROWS = 256, 65536
+BLOCK_NODES, BLOCK_ROWS = 128, 65536
 """Nodes and rows in a block on a CPU: what stays in its cache."""
 GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
 """The same on a GPU, which wants all work at once."""

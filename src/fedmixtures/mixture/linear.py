@@ -40,19 +40,31 @@ def symmetric(entries: Triangle) -> Float[Array, "... d d"]:
     return jnp.stack(rows, axis=-2)
 
 
-def inverse_cholesky_entries(entries: Triangle) -> tuple[Triangle, jax.Array]:
-    r"""$L^{-1}$ with $A = LL^\top$, and $\ln|A|$, entry by entry over the batch."""
+def cholesky_entries(entries: Triangle) -> Triangle:
+    r"""$L$ with $A = LL^\top$, entry by entry over the batch."""
+    return _cholesky_entries(entries)[0]
+
+
+def _cholesky_entries(entries: Triangle) -> tuple[Triangle, list[jax.Array], list[jax.Array]]:
+    """The factor, the inverses of its diagonal, and the squares of its diagonal."""
     d = len(entries)
     factor: Triangle = [[entries[i][j] for j in range(i + 1)] for i in range(d)]
-    inverse_diagonal = []
-    log_determinant = jnp.zeros_like(entries[0][0])
+    inverse_diagonal, pivots = [], []
     for j in range(d):
-        pivot = factor[j][j] - sum_of(factor[j][p] * factor[j][p] for p in range(j))
-        log_determinant = log_determinant + jnp.log(pivot)
-        inverse_diagonal.append(1.0 / jnp.sqrt(pivot))
+        pivots.append(factor[j][j] - sum_of(factor[j][p] * factor[j][p] for p in range(j)))
+        factor[j][j] = jnp.sqrt(pivots[j])
+        inverse_diagonal.append(1.0 / factor[j][j])
         for i in range(j + 1, d):
             below = factor[i][j] - sum_of(factor[i][p] * factor[j][p] for p in range(j))
             factor[i][j] = below * inverse_diagonal[j]
+    return factor, inverse_diagonal, pivots
+
+
+def inverse_cholesky_entries(entries: Triangle) -> tuple[Triangle, jax.Array]:
+    r"""$L^{-1}$ with $A = LL^\top$, and $\ln|A|$, entry by entry over the batch."""
+    d = len(entries)
+    factor, inverse_diagonal, pivots = _cholesky_entries(entries)
+    log_determinant = sum_of(jnp.log(pivot) for pivot in pivots)
     inverse: Triangle = []
     for i in range(d):
         row = [

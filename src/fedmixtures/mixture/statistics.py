@@ -84,12 +84,40 @@ def nll_and_gradient(
     $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$, $-\partial\Sigma_c = \frac12 (P_c B_c
     P_c - N_c P_c) = \frac12 F^\top (F B_c F^\top - N_c I) F$, the plain symmetric matrix gradient.
     """
-    s = statistics(theta, rows, row_weights)
+    return nll_gradient(theta, statistics(theta, rows, row_weights))
+
+
+def nll_gradient(theta: Mixture, s: Statistics) -> tuple[PerNode, Mixture]:
+    """The same from statistics already taken under `theta`."""
     present = theta.weights > 0
     weights = jnp.where(present, -s.mass / jnp.where(present, theta.weights, 1.0), 0.0)
     few = theta.n_features <= UNROLLED
     means, covariances = (_gradient_by_entries if few else _gradient_by_products)(theta, s)
     return -s.log_likelihood, Mixture(weights, means, covariances)
+
+
+def log_density_slots(mixtures: Mixture, points: list[jax.Array]) -> jax.Array:
+    """Log-density of points (nodes, slots, n), an array per feature, under each slot's mixture."""
+    k, d = mixtures.n_components, mixtures.n_features
+    inverse, log_determinant = inverse_cholesky_entries(lower_triangle(mixtures.covariances))
+    constant = _constants(mixtures, log_determinant)
+    of = lambda part, c: part[..., c, None]
+    delta = [[points[i] - of(mixtures.means[..., i], c) for i in range(d)] for c in range(k)]
+    log_joint = _log_joint(constant, inverse, delta, of)
+    top = reduce(jnp.maximum, log_joint)
+    return top + fast_log(sum_of(jnp.exp(one - top) for one in log_joint))
+
+
+def _log_joint(constant, inverse, delta, of) -> list[jax.Array]:
+    """Log of weight times density: an array for each component."""
+    log_joint = []
+    for c, from_mean in enumerate(delta):
+        d = len(from_mean)
+        white = [
+            sum_of(of(inverse[i][j], c) * from_mean[j] for j in range(i + 1)) for i in range(d)
+        ]
+        log_joint.append(of(constant, c) - 0.5 * sum_of(w * w for w in white))
+    return log_joint
 
 
 def _gradient_by_entries(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax.Array]:
@@ -152,10 +180,7 @@ def _unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics
     x = [rows[:, :, i] for i in range(d)]  # (nodes, m)
     of = lambda part, c: part[:, c, None]  # (nodes, 1)
     delta = [[x[i] - of(theta.means[:, :, i], c) for i in range(d)] for c in range(k)]
-    log_joint = []
-    for c in range(k):
-        white = [sum_of(of(inverse[i][j], c) * delta[c][j] for j in range(i + 1)) for i in range(d)]
-        log_joint.append(of(constant, c) - 0.5 * sum_of(w * w for w in white))
+    log_joint = _log_joint(constant, inverse, delta, of)
     top = reduce(jnp.maximum, log_joint)
     unnormalised = [jnp.exp(one - top) for one in log_joint]
     total = sum_of(unnormalised)
