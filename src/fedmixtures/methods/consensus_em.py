@@ -31,6 +31,7 @@ from fedmixtures.methods.method import Meeting, Prepared
 from fedmixtures.methods.pooling import check_em, shown, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.feasible import project_covariances
+from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.statistics import Statistics, statistics
 
@@ -195,7 +196,8 @@ class ConsensusEM(NodeProgram):
         about_mean = (mass, x.first - x.mass[..., None] * mu, second)
         s = Statistics(jnp.zeros_like(rows), *(part * _like(rows, part) for part in about_mean))
         new = m_step(theta, s, self.reg_covar, self.prior)
-        covariances = project_covariances(new.covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
+        covariances = symmetric(lower_triangle(new.covariances))
+        covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
         return Mixture(weights_of(s.mass, self.prior), new.means, covariances)
 
     def _matched(self, state: FilterState, received: tuple) -> tuple:

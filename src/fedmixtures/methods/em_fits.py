@@ -176,16 +176,12 @@ class EMFits(OneShot):
             return [task.start]
         from sklearn.cluster import KMeans
 
-        stream = np.random.RandomState(task.seed)
-        k = task.n_components
-        clusters = [
-            KMeans(k, n_init=1, random_state=stream).fit(task.rows, sample_weight=task.counts)
-            for _ in range(self.n_init)
-        ]
-        return [
-            clustered_mixture(task.rows, task.counts, found.labels_, k, self.reg_covar)
-            for found in clusters
-        ]
+        settings: dict = {"n_init": 1, "random_state": np.random.RandomState(task.seed)}
+        k, starts = task.n_components, []
+        for _ in range(self.n_init):
+            cluster = KMeans(k, **settings).fit_predict(task.rows, sample_weight=task.counts)
+            starts.append(clustered_mixture(task.rows, task.counts, cluster, k, self.reg_covar))
+        return starts
 
     def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> Fitted:
         """EM from all starts of all tasks of a batch."""

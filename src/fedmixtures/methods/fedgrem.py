@@ -41,6 +41,7 @@ from fedmixtures.methods.method import Meeting, Prepared
 from fedmixtures.methods.pooling import shown, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
+from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.statistics import Statistics, statistics
 
@@ -154,7 +155,7 @@ class FedGrEM(HubProgram):
             centre[None] + shrunk(part - centre[None], strength / jnp.sqrt(rows))
             for part, centre in zip(stepped, centres, strict=True)
         )
-        covariances = 0.5 * (covariances + jnp.swapaxes(covariances, -1, -2))
+        covariances = symmetric(lower_triangle(covariances))
         covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
         theta = Mixture(weights, means, covariances)
         after = Shrunk(theta, state.start_weights)

@@ -19,7 +19,8 @@ def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
     k, d = theta.n_components, theta.n_features
     centres = theta.means[meeting.order].reshape(-1, d)
     with threadpool_limits(1):
-        kmeans = KMeans(k, n_init=N_INIT, random_state=meeting.seed).fit(centres)
+        settings: dict = {"n_init": N_INIT, "random_state": meeting.seed}
+        kmeans = KMeans(k, **settings).fit(centres)
     means = kmeans.cluster_centers_
     covariance = theta.covariances.reshape(-1, d, d).mean(0)
     return Mixture(np.full(k, 1 / k), means, np.broadcast_to(covariance, (k, d, d)))
@@ -36,7 +37,7 @@ def aligned_start(theta: Mixture, meeting: Meeting, n_orders: int = 50) -> Mixtu
     rng = np.random.default_rng(meeting.seed)
     n, k = theta.means.shape[:2]
     by_label = meeting.order
-    means = theta.means[by_label]
+    means = np.asarray(theta.means)[by_label]
     best, orders = np.inf, np.tile(np.arange(k), (n, 1))
     for _ in range(n_orders if n > 1 and k > 1 else 0):
         total, found = _placed(means, rng.permutation(n))

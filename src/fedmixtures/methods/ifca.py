@@ -145,7 +145,8 @@ class IFCA(HubProgram):
         self, messages: Report, rows: PerNode, hub_state: Candidates
     ) -> tuple[Candidates, Candidates]:
         """Improve every group's mixture by its nodes, and compare the restarts."""
-        member = jax.nn.one_hot(messages.group, self.n_groups, dtype=rows.dtype)
+        groups = hub_state.models.weights.shape[1]
+        member = jax.nn.one_hot(messages.group, groups, dtype=rows.dtype)
         member = member * (rows > 0)[:, None, None]
         pooled = [jnp.einsum("nrs,nr...->rs...", member, part) for part in messages.update]
         old, size = hub_state.models, member.sum(0)
