@@ -12,9 +12,12 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 # The test environment holds all that the demo needs; where it exists, use it.
 DEMO_READY := $(if $(wildcard .venv/.ready-test),.venv/.ready-test,.venv/.ready-all)
 
+# A network of loopback alone, where the system lets us make one.
+ALONE := $(shell unshare -rn true 2>/dev/null && echo "unshare -rn sh -c 'ip link set lo up && exec \"\$$@\"' sh")
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit lint docs reproduce clean browser
+.PHONY: help demo test unit lint docs reproduce clean browser federation
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +40,10 @@ browser:
 
 unit: .venv/.ready-test  ## The fast tests only
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+
+federation: .venv/.ready-test .venv/.ready-nvflare  ## Real silos on this machine: faults, intruders, costs
+	FEDERATION_RESULTS=results/federation FEDERATION_FRAMES=100000 $(ALONE) \
+	$(BIN)/python -m pytest tests/federation -m slow -n 0 -v
 
 lint: .venv/.ready-test  ## Ruff, types and import contracts
 	$(BIN)/ruff check
