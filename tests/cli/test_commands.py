@@ -192,7 +192,7 @@ def test_compare_on_the_same_splits(run, files):
     command = "compare data.csv --nodes site --graph edges.csv --k 2 --rounds 4 --repeats 3"
     code, out, err = run(f"{command} --methods local,centralized,gtv-mmd --out numbers.csv")
     assert code == 0, err
-    for word in ("local", "centralized", "gtv-mmd", "95% interval", "minus local"):
+    for word in ("local", "centralized", "gtv-mmd", "95% interval", "vs local"):
         assert word in out
     lines = (files / "numbers.csv").read_text().splitlines()[1:]
     assert len(lines) == 3 * 3 * 6

@@ -161,22 +161,15 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
         return np.array([np.mean(values) if values else np.nan for values in per_node])
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    for head in (
-        "held-out LL",
-        "95% interval",
-        f"minus {chosen[0]}",
-        "95% interval",
-        "sent/node",
-        "s",
-    ):
+    table.add_column("", no_wrap=True)
+    for head in ("LL", "95% interval", f"vs {chosen[0]}", "95% interval", "sent/node", "s"):
         table.add_column(head, justify="right", no_wrap=True)
     medians = {name: median_interval(means(name)) for name in chosen}
     best = max(chosen, key=lambda name: np.nan_to_num(medians[name].median, nan=-np.inf))
     for name in chosen:
         own = [r for r in results if r["method"] == name]
         difference = paired_difference(means(name), means(chosen[0]))
-        spread = lambda x: "" if not np.isfinite(x.low) else f"{short(x.low)} to {short(x.high)}"
+        spread = lambda x: "" if not np.isfinite(x.low) else f"{x.low:.2f} to {x.high:.2f}"
         table.add_row(
             name,
             short(medians[name].median),

@@ -19,7 +19,7 @@ def say(text: str, style: str | None = None) -> None:
     console.print(text, style=style, soft_wrap=True, markup=False)
 
 
-def understood(task: Any, settings: Any) -> None:
+def understood(task: Any, settings: Any, methods: str | None = None) -> None:
     """Say what was understood, before anything long begins."""
     table, network = task.table, task.network
     labels, counts = np.unique(table.nodes, return_counts=True)
@@ -48,7 +48,7 @@ def understood(task: Any, settings: Any) -> None:
         "features": _checks.listed(table.features, 6).replace("'", ""),
         "edges": f"{network.n_edges:,}; {connected}",
         "components": components,
-        "method": method_line(task.method, settings),
+        "method": methods or method_line(task.method, settings),
     }
     if settings.standardize:
         lines["scale"] = (

@@ -41,7 +41,7 @@ def demo(
     folder = replace_demo(out)
     task, settings = demo_data.build(data, seed)
     say("A network of nodes, each with a few rows of its own:")
-    understood(task, settings)
+    understood(task, settings, "each of " + ", ".join(demo_data.present()))
     runs = _fit_all(task, settings)
     shown = next(name for name in demo_data.SHOWN if name in runs)
     _print_table(task, runs)
@@ -57,14 +57,14 @@ def _fit_all(task: Any, settings: Any) -> dict[str, tuple]:
 
     from fedmixtures.cli import demo_data
     from fedmixtures.cli.session import baseline_scores, fit_watched
-    from fedmixtures.estimators.resolve import METHODS
+    from fedmixtures.estimators.resolve import resolve_method
     from fedmixtures.report.scores import Scores
 
     runs: dict[str, tuple] = {}
     own = None
-    for name in [m for m in demo_data.METHODS if m in METHODS]:
+    for name in demo_data.present():
         one = dataclasses.replace(settings, method=name)
-        this = dataclasses.replace(task, method=METHODS[name]())
+        this = dataclasses.replace(task, method=resolve_method(name))
         fitted = fit_watched(this, one)
         if own is None:
             own = baseline_scores(this, one, fitted)
@@ -99,7 +99,7 @@ def _print_table(task: Any, runs: dict[str, tuple]) -> None:
     first = next(iter(runs.values()))[3]
     rows: list[tuple[str, Any, Any, float | None]] = [("own data only", first.local, None, 0.0)]
     rows += [
-        (f"with neighbours, {name}", scores.network, scores, fitted.model.traffic_.total)
+        (f"neighbours, {name}", scores.network, scores, fitted.model.traffic_.total)
         for name, (_, _, fitted, scores, _) in runs.items()
     ]
     rows.append(("all rows pooled", first.pooled, None, None))

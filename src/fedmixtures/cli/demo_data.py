@@ -8,7 +8,7 @@ from fedmixtures.cli.prepare import Scale, Task
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.data.digits import digits_scenario
 from fedmixtures.data.synthetic import Scenario, shifted_blocks
-from fedmixtures.estimators.resolve import resolve_method
+from fedmixtures.estimators import resolve
 from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
 from fedmixtures.io.tables import Table
 
@@ -16,6 +16,11 @@ METHODS = ("gtv-euclidean", "gtv-kl", "gtv-mmd", "trust")
 """What the demo fits, as far as there is such a method."""
 SHOWN = ("trust", "gtv-mmd")
 """What its report is about: the first that is there."""
+
+
+def present() -> list[str]:
+    """Those of `METHODS` that this version has."""
+    return [name for name in METHODS if name in resolve.METHODS]
 
 
 def build(data: str, seed: int) -> tuple[Task, FitSettings]:
@@ -30,7 +35,7 @@ def build(data: str, seed: int) -> tuple[Task, FitSettings]:
     table, held = _table(scenario, names, data)
     scale = Scale.of(table.rows, standardize=False)
     settings = FitSettings(data=(f"built-in {data}",), k=str(k), seed=seed)
-    return Task(table, held, scale, network, resolve_method("gtv-mmd"), k), settings
+    return Task(table, held, scale, network, resolve.resolve_method("gtv-mmd"), k), settings
 
 
 def _table(scenario: Scenario, names: list[str], title: str) -> tuple[Table, np.ndarray]:
