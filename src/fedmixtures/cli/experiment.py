@@ -33,7 +33,6 @@ def experiment(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from fedmixtures.experiments.config import NAMES
-    from fedmixtures.experiments.environment import command_line
     from fedmixtures.experiments.run import run
 
     if not names:
@@ -46,6 +45,6 @@ def experiment(
             del seconds
             bar.update(task, description=what, completed=done, total=total)
 
-        folders = run(names, seeds, jobs, quick, output, progress, command_line())
+        folders = run(names, seeds, jobs, quick, output, progress)
     for folder in folders:
         say(f"{folder}/table.md")

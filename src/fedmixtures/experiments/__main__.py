@@ -7,7 +7,6 @@ import sys
 import time
 
 from fedmixtures.experiments.config import NAMES
-from fedmixtures.experiments.environment import command_line
 from fedmixtures.experiments.run import run
 
 
@@ -27,7 +26,7 @@ def main() -> int:
         line = f"{wall:5.0f} s: {done} of {total} runs, the last {what} in {cpu:.1f} s"
         print(line, file=sys.stderr, flush=True)
 
-    for folder in run(**given, progress=progress, command=command_line()):
+    for folder in run(**given, progress=progress):
         print(folder)
     return 0
 

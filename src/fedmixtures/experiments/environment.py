@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import sys
 from importlib import metadata
 from typing import Any
 
@@ -31,9 +30,3 @@ def in_words(values: dict[str, Any], n_seeds: int) -> str:
         f"Made by `{values['command']}` on {values['date']}, seeds 0 to {n_seeds - 1}, "
         f"on {values['machine']}, with {versions} (code {values['code']})."
     )
-
-
-def command_line() -> str:
-    """The command as it was typed, without the path of the interpreter."""
-    words = sys.argv[1:]
-    return " ".join(["fedmixtures experiment", *(w for w in words if w != "experiment")])

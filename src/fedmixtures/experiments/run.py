@@ -28,7 +28,6 @@ def run(
     quick: bool = False,
     output: str | Path = "results",
     progress: Progress | None = None,
-    command: str | None = None,
 ) -> list[Path]:
     """Run experiments and write their results below `output`; returns the folders.
 
@@ -56,7 +55,6 @@ def run(
         (os.cpu_count() or 1) if jobs is None else jobs,
         Path(output),
         progress,
-        command or f"fedmixtures experiment {' '.join(_names(names))}",
     )
 
 
@@ -66,7 +64,6 @@ def run_experiments(
     jobs: int,
     output: Path,
     progress: Progress | None = None,
-    command: str = "",
 ) -> list[Path]:
     """As `run`, for experiments that need not be in the package."""
     journal = Journal(output / JOURNAL)
@@ -76,7 +73,7 @@ def run_experiments(
     complete(wanted(before), journal, jobs, progress)
     after = [(k.then(e, seeds, journal), seeds) for e, k, seeds in plan]
     complete(wanted(after), journal, jobs, progress)
-    return [write(k.make(e, seeds, journal), k, output, command) for e, k, seeds in plan]
+    return [write(k.make(e, seeds, journal), k, output) for e, k, seeds in plan]
 
 
 def kind(experiment: Experiment) -> ModuleType:
@@ -84,13 +81,13 @@ def kind(experiment: Experiment) -> ModuleType:
     return importlib.import_module(f"fedmixtures.experiments.kinds.{experiment.kind}")
 
 
-def write(result: Result, module: ModuleType, output: Path, command: str) -> Path:
+def write(result: Result, module: ModuleType, output: Path) -> Path:
     """Tables, numbers and figure of one experiment into a folder of its name."""
     from fedmixtures.experiments import figures
 
     folder = output / result.experiment.name
     folder.mkdir(parents=True, exist_ok=True)
-    made = environment.made(command)
+    made = environment.made(command(result))
     (folder / "result.json").write_text(tables.to_json(result, made), "utf-8")
     (folder / "cells.csv").write_text(tables.to_csv(result), "utf-8")
     fig = module.figure(result)
@@ -99,6 +96,13 @@ def write(result: Result, module: ModuleType, output: Path, command: str) -> Pat
     picture = "\n\n![](figure.png)" if fig is not None else ""
     (folder / "table.md").write_text(page(result, module, made) + picture + "\n", "utf-8")
     return folder
+
+
+def command(result: Result) -> str:
+    """The command that gives this result."""
+    n, usual = len(result.seeds), result.experiment.n_seeds
+    seeds = "" if n == usual else f" --seeds {n}"
+    return f"fedmixtures experiment {result.experiment.name}{seeds}"
 
 
 def page(result: Result, module: ModuleType, made: dict) -> str:
