@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federated import WIDE_OPEN, Sites, a_job, record, site_rows
+from federated import WIDE_OPEN, Sites, a_job, log_lines, record, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
+from fedmixtures.data.synthetic import shifted_blocks
 from fedmixtures.engine.blocks import node_group
 from fedmixtures.federation.gate import (
     Gate,
@@ -23,6 +24,7 @@ from fedmixtures.federation.in_process import NodeRefused, ask
 from fedmixtures.federation.message import decode_message
 from fedmixtures.federation.protocol import request
 from fedmixtures.federation.sealing import Address
+from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.mixture.precision import double
 from helpers import mixture
 
@@ -205,3 +207,46 @@ def _published_share(folder, distance, gate, n):
         sent = told_to(sites, job, "aachen", "bergen").trimmed()
         hits += (np.linalg.norm(sent.means - outlier, axis=1) < 0.01).any()
     return hits / n
+
+
+def _three_blocks(folder, seed, gate):
+    """Held-out log-likelihood of the three-block network, and the share of merged components."""
+    data = shifted_blocks(seed=seed)
+    network = stochastic_blocks([5, 5, 5], 0.8, 0.2, seed)
+    names = [f"n{label:02d}" for label in data.labels]
+    rows = {name: data.X[data.nodes == i] for i, name in enumerate(names)}
+    ends = zip(network.source, network.target, network.weight, strict=True)
+    job = a_job(
+        GTVMin(MMD(), feasible=FeasibleSet()),
+        n_components=dict.fromkeys(names, 5),
+        edges=tuple((names[a], names[b], float(w)) for a, b, w in ends),
+        n_rounds=40,
+        seed=seed,
+    )
+    sites = Sites(folder, rows, gate)
+    sites.run(job)
+    found = sites.results(job)
+    scores = [
+        found[name].log_density(data.X_validation[data.nodes_validation == i]).mean()
+        for i, name in enumerate(names)
+    ]
+    sent = [line for name in names for line in log_lines(folder, name) if line["event"] == "sent"]
+    return float(np.mean(scores)), float(np.mean([line["merged"] for line in sent])) / 5
+
+
+@pytest.mark.slow
+def test_the_price_of_the_gate_on_the_three_block_network(tmp_path):
+    figures = {"without gate": [], "with gate": [], "share of components merged": []}
+    for seed in range(5):
+        open_, none = _three_blocks(tmp_path / f"open{seed}", seed, WIDE_OPEN)
+        gated, merged = _three_blocks(tmp_path / f"gate{seed}", seed, Gate())
+        assert none == 0
+        assert merged > 0
+        figures["without gate"].append(open_)
+        figures["with gate"].append(gated)
+        figures["share of components merged"].append(merged)
+    price = np.array(figures["without gate"]) - np.array(figures["with gate"])
+    assert abs(price.mean()) < 1.0
+    record("gate-price", nodes=15, rows=50, components=5, rounds=40, p_out=0.2, coupling="MMD",
+           mean_price_in_held_out_log_likelihood=float(price.mean()),
+           standard_error=float(price.std(ddof=1) / len(price) ** 0.5), **figures)  # fmt: skip

@@ -111,7 +111,7 @@ def merge_nearest(mixture: Mixture, small: int, feasible: FeasibleSet) -> Mixtur
     covariances[small] = np.eye(mixture.n_features)
     with double():  # two distant components may make a wider one than the set allows
         whole = jax.tree.map(jnp.asarray, Mixture(weights, means, covariances))
-        return _projected(feasible.bounds, whole).to_numpy()
+        return _projected(feasible, whole).to_numpy()
 
 
 def component_discrepancies(mixture: Mixture) -> np.ndarray:
@@ -122,9 +122,9 @@ def component_discrepancies(mixture: Mixture) -> np.ndarray:
     return own[:, None] + own[None, :] - 2 * kernels
 
 
-@jax.jit
-def _projected(bounds: tuple, mixture: Mixture) -> Mixture:
-    return FeasibleSet(*bounds).project(mixture)
+@eqx.filter_jit
+def _projected(feasible: FeasibleSet, mixture: Mixture) -> Mixture:
+    return feasible.project(mixture)
 
 
 @jax.jit

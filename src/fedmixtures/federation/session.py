@@ -27,6 +27,7 @@ from fedmixtures.federation.program import (
 from fedmixtures.federation.store import Saved, Store
 from fedmixtures.methods.base import NodeProgram
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import double
 
 SPARE_ROUNDS = 4
 
@@ -204,7 +205,8 @@ class Session:
 
     def result(self) -> Mixture:
         """The mixture of this node; it stays here."""
-        return stepping.node_result(self.program, self.group, self.state).to_numpy()
+        with double():
+            return stepping.node_result(self.program, self.group, self.state).to_numpy()
 
 
 def own_slot(out: Any, slot: int) -> Any:

@@ -1,0 +1,59 @@
+"""How real sites join: keys stay where they are made, kits are closed to all but our executor."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fedmixtures.federation.sealing import Roster, SiteKey, fingerprint
+
+pytest.importorskip("nvflare")
+pytestmark = pytest.mark.slow
+
+
+def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
+    from fedmixtures.federation import enrol
+    from fedmixtures.federation.node import Node
+    from fedmixtures.federation.nvflare_kits import EXECUTOR, check_site
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    hub, mark = enrol.init_hub(tmp_path / "hub", "localhost", 8102)
+    assert (
+        str(hub)
+        in json.loads((hub / "local" / "resources.json").read_text())["snapshot_persistor"]["args"][
+            "storage"
+        ]["args"]["root_dir"]
+    )
+    request, public = enrol.request_site(tmp_path / "h1", "hospital-1", "localhost", 8102)
+    assert b"PRIVATE KEY" not in request.read_bytes()
+    signed = enrol.approve(tmp_path / "hub", request)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,age,bmi\n1,50,22.5\n2,61,27.1\n")
+    wrong = mark[:-2] + ("00" if mark[-2:] != "00" else "11")
+    with pytest.raises(ValueError, match="package failed"):
+        enrol.finish_site(tmp_path / "h1", "hospital-1", signed, wrong, rows, ["age", "bmi"])
+    kit = enrol.finish_site(tmp_path / "h1", "hospital-1", signed, mark, rows, ["age", "bmi"])
+    assert check_site(kit) == []
+    node = Node.load(kit / "local" / "fedmixtures.toml")
+    np.testing.assert_array_equal(node.rows, [[50, 22.5], [61, 27.1]])
+    assert node.key.public == public
+    assert node.config.limits.share_result is False
+    resources = json.loads((kit / "local" / "resources.json").read_text())
+    assert resources["class_allow_list"] == [EXECUTOR]
+    # Whoever opens the kit again is told.
+    resources["class_allow_list"].append("*")
+    (kit / "local" / "resources.json").write_text(json.dumps(resources))
+    assert check_site(kit) == ["class_allow_list is not our executor alone"]
+
+
+def test_a_pinned_key_is_never_replaced(tmp_path):
+    from fedmixtures.federation.enrol import add_to_roster
+
+    path, first, second = tmp_path / "roster.toml", SiteKey.generate(), SiteKey.generate()
+    assert add_to_roster(path, "hospital-2", first.public) == fingerprint(first.public)
+    add_to_roster(path, "hospital-2", first.public)
+    with pytest.raises(ValueError, match="another key"):
+        add_to_roster(path, "hospital-2", second.public)
+    assert Roster.load(path).keys == {"hospital-2": first.public}
