@@ -124,7 +124,8 @@ def bounded(method: Method, data: NodeData, n_components: list[int]) -> Method:
     if not isinstance(method, GTVMin):
         return method
     method.discrepancy.check_components(n_components)
-    feasible = method.feasible or FeasibleSet.around(data.rows, max(n_components))
+    around = FeasibleSet.around(data.rows, max(n_components), data.row_weights)
+    feasible = method.feasible or around
     feasible.check_components(max(n_components))
     return replace(method, feasible=feasible)
 

@@ -56,13 +56,16 @@ class FeasibleSet(eqx.Module):
         )
 
     @classmethod
-    def around(cls, rows: np.ndarray, n_components: int) -> FeasibleSet:
+    def around(
+        cls, rows: np.ndarray, n_components: int, row_weights: np.ndarray | None = None
+    ) -> FeasibleSet:
         """Bounds that leave room around these rows: no column is squeezed, whatever its scale.
 
         Means within twice the largest row norm, variances from a thousandth of the smallest
         column variance to ten times the sum of all, weights at least 0.01 (0.2 / k if smaller).
         """
-        variances = rows.var(axis=0)
+        centre = np.average(rows, axis=0, weights=row_weights)
+        variances = np.average(np.square(rows - centre), axis=0, weights=row_weights)
         # A constant column has the variance of its own rounding, whatever other columns are like.
         rounding = 8 * np.finfo(np.float64).eps * np.abs(rows).max(axis=0)
         varying = variances[variances > rounding**2]
