@@ -1,0 +1,82 @@
+"""Tables of pandas, polars and pyarrow in place of arrays."""
+
+import numpy as np
+import pandas
+import polars
+import pyarrow
+import pytest
+
+FRAMES = {
+    "pandas": pandas.DataFrame,
+    "polars": polars.DataFrame,
+    "pyarrow": pyarrow.table,
+}
+over_frames = pytest.mark.parametrize("kind", FRAMES)
+
+
+def table(kind, case):
+    columns = {"x": case.X[:, 0], "site": case.nodes.tolist(), "y": case.X[:, 1]}
+    return FRAMES[kind](columns)
+
+
+@over_frames
+def test_node_column_by_name(kind, case, make, fitted):
+    frame = table(kind, case)
+    model = make().fit(frame, nodes="site")
+    np.testing.assert_array_equal(model.means_, fitted.means_)
+    assert model.nodes_.tolist() == ["a", "b", "c"]
+    np.testing.assert_array_equal(
+        model.predict(frame, nodes="site"), fitted.predict(case.X, case.nodes)
+    )
+    assert model.score(frame, nodes="site") == pytest.approx(fitted.score(case.X, nodes=case.nodes))
+
+
+@over_frames
+def test_columns_apart(kind, case, make, fitted):
+    frame = table(kind, case)
+    rows = {
+        "pandas": lambda: frame[["x", "y"]],
+        "polars": lambda: frame.select("x", "y"),
+        "pyarrow": lambda: frame.select(["x", "y"]),
+    }[kind]()
+    model = make().fit(rows, nodes=frame["site"])
+    np.testing.assert_array_equal(model.means_, fitted.means_)
+
+
+@over_frames
+def test_names_of_features_are_kept_and_named_in_errors(kind, case, make):
+    frame = table(kind, case)
+    model = make(n_rounds=0).fit(frame, nodes="site")
+    assert model.feature_names_in_.tolist() == ["x", "y"]
+    X = case.X.copy()
+    X[50, 1] = np.nan
+    broken = FRAMES[kind]({"x": X[:, 0], "site": case.nodes.tolist(), "y": X[:, 1]})
+    with pytest.raises(ValueError, match="X contains NaN at row 50, column 'y', node 'b'"):
+        make().fit(broken, nodes="site")
+
+
+@over_frames
+def test_a_missing_column_is_named_with_those_there_are(kind, case, make):
+    message = "`nodes` is 'ward', but the table has no such column. Its columns are 'x', 'site' and"
+    with pytest.raises(ValueError, match=message):
+        make().fit(table(kind, case), nodes="ward")
+
+
+def test_missing_labels_in_a_column_are_refused(case, make):
+    frame = table("pandas", case)
+    frame.loc[3, "site"] = None
+    with pytest.raises(ValueError, match="`nodes` is missing for 1 rows, the first is row 3"):
+        make().fit(frame, nodes="site")
+
+
+def test_integer_labels(case, make, fitted):
+    numbers = pandas.Series(case.nodes).map({"a": 1, "b": 2, "c": 3})
+    model = make(graph=[(1, 2), (2, 3, 0.5)]).fit(case.X, nodes=numbers)
+    assert model.nodes_.tolist() == [1, 2, 3]
+    assert model.node(np.int64(2)).means_.shape == (2, 2)
+    # the k-means seed of a node is its label's; the mixtures are the same all the same
+    for number, label in ((1, "a"), (2, "b"), (3, "c")):
+        mine, theirs = (
+            np.sort(m.means, axis=0) for m in (model.mixtures_[number], fitted.mixtures_[label])
+        )
+        np.testing.assert_allclose(mine, theirs, atol=1e-8)
