@@ -7,8 +7,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.io.arrays import read_arrays, write_arrays
