@@ -1,0 +1,138 @@
+"""`fedmixtures federate`: how a hub is made and how sites and researchers join it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fedmixtures.cli.federate import need_nvflare
+
+
+def init_hub(folder: Path, *, host: str, port: int = 8002) -> None:
+    """Make the hub: a certificate authority and the hub's own kit.
+
+    Example: `fedmixtures federate init-hub hub --host hub.example.org`
+
+    Parameters
+    ----------
+    folder
+        New folder; its `ca` holds the authority's private key and stays at the hub.
+    host
+        Name under which the sites reach this machine.
+    port
+        Port the hub listens on, on all interfaces: let only the sites through the firewall.
+    """
+    need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol
+
+    kit, mark = enrol.init_hub(folder, host, port)
+    say(f"Tell every site, by telephone: the authority's fingerprint is\n  {mark}")
+    say(f"Sign their requests: fedmixtures federate approve REQUEST.zip --hub {folder}")
+    say(f"Start the hub: {kit}/startup/start.sh (it listens on port {port} of all interfaces)")
+
+
+def approve(request: Path, *, hub: Path) -> None:
+    """Sign the request of a site or a researcher, at the hub.
+
+    Parameters
+    ----------
+    request
+        The zip that `federate join` has made. Compare the name in it with who sent it.
+    hub
+        Folder of `federate init-hub`.
+    """
+    need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol
+
+    say(f"Send back: {enrol.approve(hub, request)}")
+
+
+def join(
+    name: str,
+    *,
+    folder: Path | None = None,
+    hub: str | None = None,
+    researcher: Annotated[bool, Parameter(negative="")] = False,
+    signed: Path | None = None,
+    fingerprint: str | None = None,
+    data: Path | None = None,
+    columns: str | None = None,
+) -> None:
+    """Join a federation: first a request to the hub, then the kit from its answer.
+
+    First: `fedmixtures federate join hospital-1 --hub hub.example.org:8002`
+
+    Then: `fedmixtures federate join hospital-1 --signed hospital-1.signed.zip
+    --fingerprint SHA256:... --data rows.csv --columns age,bmi`
+
+    Parameters
+    ----------
+    name
+        Name of the site; of a researcher, an e-mail address.
+    folder
+        Folder for keys and kit; by default named like the site.
+    hub
+        Name and port of the hub.
+    researcher
+        Join as a researcher, who submits jobs and holds no rows.
+    signed
+        The hub's answer.
+    fingerprint
+        Fingerprint of the hub's authority, as told by telephone.
+    data
+        Table with this site's rows; it is read here and sent nowhere.
+    columns
+        Columns to use, in the order agreed between the sites.
+    """
+    need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol, sealing
+
+    folder = folder or Path(name)
+    if signed is None:
+        host, _, port = (hub or "").partition(":")
+        if not host or not port.isdigit():
+            raise ValueError("give --hub as name:port, for example hub.example.org:8002")
+        make = enrol.request_researcher if researcher else enrol.request_site
+        request, public = make(folder, name, host, int(port))
+        say(f"Send to the hub: {request}")
+        say(f"Send to the other sites, not through the hub: {public}")
+        say(f"and compare by telephone: {sealing.fingerprint(public)}")
+        return
+    if fingerprint is None:
+        raise ValueError("give --fingerprint, as the hub's administrator reads it to you.")
+    if researcher:
+        kit = enrol.package(folder, name, signed, fingerprint)
+        say(f"Your kit: {kit}")
+        return
+    if data is None or not columns:
+        raise ValueError("give --data and --columns: which rows this site takes part with.")
+    kit = enrol.finish_site(folder, name, signed, fingerprint, data, columns.split(","))
+    say(f"Check what this site allows: {kit}/local/fedmixtures.toml")
+    pin = f"fedmixtures federate trust NAME KEY --roster {folder}/roster.toml"
+    say(f"Pin the other sites' keys: {pin}")
+    say(f"Start the site: {kit}/startup/start.sh")
+
+
+def trust(name: str, key: str, *, roster: Path = Path("roster.toml")) -> None:
+    """Pin another site's public key: only pinned sites can send models here or receive ours.
+
+    Parameters
+    ----------
+    name
+        Name of the other site, or the name a job calls its collector by.
+    key
+        Its public key, 64 hexadecimal digits.
+    roster
+        This site's roster.
+    """
+    need_nvflare()
+    from fedmixtures.cli.console import say
+    from fedmixtures.federation import enrol
+
+    mark = enrol.add_to_roster(roster, name, key)
+    say(f"Pinned. Compare by telephone with {name}: {mark}")
