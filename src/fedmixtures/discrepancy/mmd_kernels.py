@@ -172,7 +172,7 @@ def _by_factorisation(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums
             g = jnp.exp(d * jnp.log(sigma) - 0.5 * exponent) * weight[:, None, :]
             v = jnp.einsum("nceij,ncei->ncej", inverse, white)
             outer = jnp.einsum("nce,ncei,ncej->ncij", g, v, v)
-            precision = jnp.einsum("nce,ncepi,ncepj->ncij", g, inverse, inverse)
+            precision = jnp.einsum("ncepi,ncepj->ncij", g[..., None, None] * inverse, inverse)
             new = (g.sum(-1), -jnp.einsum("nce,ncei->nci", g, v), 0.5 * (outer - precision))
             return jax.tree.map(jnp.add, total, new), None
 
@@ -182,10 +182,11 @@ def _by_factorisation(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums
     slots = jax.tree.map(lambda part: jnp.moveaxis(part, 1, 0), (*atoms.parts, factors))
     own_g, own_mu, own_cov = one_slot(*jax.tree.map(lambda part: part[0], slots))
 
-    def add_slot(total, slot):
-        return jax.tree.map(jnp.add, total, one_slot(*slot)), None
+    def add_slot(i, total):
+        return jax.tree.map(jnp.add, total, one_slot(*jax.tree.map(lambda part: part[i], slots)))
 
+    # Slots in use come first, so the loop ends at the block's largest degree.
+    in_use = jnp.where(factors != 0, jnp.arange(1, factors.shape[1] + 1)[None], 0).max()
     start = (jnp.zeros_like(own_g), own_mu, own_cov)
-    others = jax.tree.map(lambda part: part[1:], slots)
-    (other_g, d_means, d_covariances), _ = jax.lax.scan(add_slot, start, others)
+    other_g, d_means, d_covariances = jax.lax.fori_loop(1, in_use, add_slot, start)
     return own_g, other_g, d_means, d_covariances
