@@ -21,8 +21,13 @@ def refresh(page: Path, results: Path) -> list[str]:
 
     def section(match: re.Match) -> str:
         name = match["name"]
+        table = results / name / "table.md"
+        if not table.exists():
+            return f"{match[1]}Not run yet: `fedmixtures experiment {name}`.\n{match[3]}"
         found.append(name)
-        text = (results / name / "table.md").read_text("utf-8").strip()
+        text = table.read_text("utf-8").strip()
+        # The page has a heading of its own for every experiment.
+        text = re.sub(r"^## .*\n+", "", text)
         text = text.replace("](figure.png)", f"]({prefix}/{name}/figure.png)")
         return f"{match[1]}{text}\n{match[3]}"
 
