@@ -7,7 +7,12 @@ import pytest
 from scipy.stats import chi2
 
 from fedmixtures import Mixture
-from fedmixtures.methods.trust_then_pool.evidence import answers, contradictions, p_value
+from fedmixtures.methods.trust_then_pool.evidence import (
+    answers,
+    chi_square_tail,
+    contradictions,
+    p_value,
+)
 from fedmixtures.methods.trust_then_pool.moments import moments
 from fedmixtures.mixture.precision import double
 
@@ -32,19 +37,26 @@ def p_values(rows_a, rows_b, theta):
 
 def test_the_statistic_by_hand():
     rng = np.random.default_rng(0)
-    a, b = draw(1, 40, rng), draw(1, 60, rng)
+    apart = 10 * MEANS  # so far that every row has one component
+    component = rng.integers(3, size=(2, 100))
+    a, b = (apart[component[i]] + rng.standard_normal((100, 2)) for i in range(2))
     with double():
-        found = p_values(a, b, mixture(1))[0]
-    of = lambda x: [x[0][np.linalg.norm(x[0] - mean, axis=1) < 3.5] for mean in MEANS]
-    means, spreads, used = 0.0, 0.0, 0
-    for x, y in zip(of(a), of(b), strict=True):
+        found = p_values(a[None], b[None], mixture(1, apart))[0]
+    means, spreads = 0.0, 0.0
+    for c in range(3):
+        x, y = a[component[0] == c], b[component[1] == c]
         h = len(x) * len(y) / (len(x) + len(y))
         means += h * ((x.mean(0) - y.mean(0)) ** 2).sum()
-        if min(len(x), len(y)) > 10:
-            used += 3
-            spreads += 0.5 * h * ((np.cov(x.T, bias=True) - np.cov(y.T, bias=True)) ** 2).sum()
-    expected = min(chi2.sf(means, 6), chi2.sf(spreads, used))
-    np.testing.assert_allclose(found, expected, rtol=0.2)  # responsibilities are not quite hard
+        spreads += 0.5 * h * ((np.cov(x.T, bias=True) - np.cov(y.T, bias=True)) ** 2).sum()
+    np.testing.assert_allclose(found, min(chi2.sf(means, 6), chi2.sf(spreads, 9)), rtol=0.02)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.2, 1e-2, 1e-3])
+def test_the_tail_of_chi_square_is_near_enough(p):
+    degrees = np.array([2.0, 4.0, 10.0, 30.0, 150.0])
+    with double():
+        found = np.asarray(chi_square_tail(jnp.asarray(chi2.isf(p, degrees)), jnp.asarray(degrees)))
+    np.testing.assert_allclose(found, p, rtol=0.17)
 
 
 @pytest.mark.parametrize("means", [MEANS, MEANS + 0.7], ids=["fits", "does not fit"])

@@ -11,7 +11,7 @@ from fedmixtures import Mixture, ShapePrior
 from fedmixtures.methods.trust_then_pool.local import (
     affordable,
     fold_of_rows,
-    local_fit,
+    local_fits,
     out_of_fold,
 )
 from fedmixtures.methods.trust_then_pool.settings import FitSettings
@@ -98,14 +98,35 @@ def test_out_of_fold_density_row_by_row():
     np.testing.assert_allclose(found, expected)
 
 
+def fits(rows, counts, key, n_folds=4):
+    rows, counts = jnp.asarray(rows), jnp.asarray(counts)
+    nodes = len(rows)
+    eye = jnp.broadcast_to(jnp.eye(2), (nodes, 3, 2, 2))
+    given = Mixture(jnp.full((nodes, 3), 1 / 3), rows[:, :3], eye)
+    fold = fold_of_rows(key, counts, n_folds)
+    return jax.tree.map(
+        np.asarray, (*local_fits(key, given, rows, counts, fold, n_folds, SETTINGS), fold)
+    )
+
+
 def test_a_node_fits_alike_alone_and_in_a_block():
     with double():
-        rows, counts = map(jnp.asarray, rows_of())
-        present = jnp.ones((3, 3), bool)
-        block = local_fit(keys(3), present, None, rows, counts, SETTINGS)
-        alone = local_fit(keys(3)[1:2], present[:1], None, rows[1:2], counts[1:2], SETTINGS)
-    for a, b in zip(block.parts, alone.parts, strict=True):
+        rows, counts = rows_of()
+        block, alone = fits(rows, counts, keys(3)), fits(rows[1:2], counts[1:2], keys(3)[1:2])
+    for a, b in zip(block[0].parts, alone[0].parts, strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=1e-9, atol=1e-9)
+
+
+def test_the_fit_of_a_fold_has_not_seen_its_rows():
+    with double():
+        rows, counts = rows_of(n_nodes=1)
+        *_, fold = fits(rows, counts, keys(1))
+        moved = rows + np.where(fold == 2, 50.0, 0.0)[..., None]
+        *_, before, _ = fits(rows, counts, keys(1))
+        *_, after, _ = fits(moved, counts, keys(1))
+    for a, b in zip(before.parts, after.parts, strict=True):
+        np.testing.assert_allclose(a[2], b[2])
+        assert not np.allclose(a[1], b[1])
 
 
 @pytest.mark.parametrize("strength", [0.0, 8.0])

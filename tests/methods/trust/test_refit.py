@@ -78,7 +78,9 @@ def test_without_prior_and_ridge_the_pooled_likelihood_never_falls():
     with double():
         rows, counts, summaries = problem(seed=4)
         pool = pool_of(rows, counts, summaries, jnp.asarray([[50.0, 20.0]]), jnp.ones((1, 2), bool))
-        theta = jax.tree.map(jnp.asarray, random_mixture((1,), seed=5))
+        rough = np.random.default_rng(5).standard_normal((1, 3, 2))
+        eye = np.broadcast_to(4 * np.eye(2), (1, 3, 2, 2))
+        theta = jax.tree.map(jnp.asarray, Mixture([[0.2, 0.3, 0.5]], MEANS[None] + rough, eye))
         values = [
             float(expectation_maximisation(theta, *pool, t, 0.0, 0.0).log_likelihood[0])
             for t in range(12)

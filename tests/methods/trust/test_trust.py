@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedmixtures import Mixture, ShapePrior
-from fedmixtures.methods.trust_then_pool.local import fold_fits, fold_of_rows, out_of_fold
+from fedmixtures.methods.trust_then_pool.local import fold_of_rows, local_fits, out_of_fold
 from fedmixtures.methods.trust_then_pool.settings import FitSettings
 from fedmixtures.methods.trust_then_pool.trust import OwnRows, gate, harmless, substitute
 from fedmixtures.mixture.precision import double
@@ -22,7 +22,7 @@ def own_rows(weights=(1 / 3, 1 / 3, 1 / 3), m=60, seed=0) -> OwnRows:
     rows, counts = jnp.asarray(rows), jnp.ones((1, m))
     key = jax.vmap(jr.key)(jnp.asarray([seed]))
     fold = fold_of_rows(key, counts, 5)
-    models = fold_fits(key, jnp.ones((1, 3), bool), rows, counts, fold, 5, SETTINGS)
+    _, models = local_fits(key, mixture(), rows, counts, fold, 5, SETTINGS)
     return OwnRows(rows, counts, fold, models, out_of_fold(models, rows, fold))
 
 
@@ -53,10 +53,10 @@ def test_a_far_neighbour_passes_neither_test():
             assert mean[0] + error[0] < 0
 
 
-def test_a_neighbour_with_other_classes_is_no_substitute_but_harmless():
+def test_a_neighbour_of_another_mix_is_no_substitute_but_harmless():
     with double():
-        own = own_rows(weights=(0.5, 0.5, 0.0), m=80)
-        other = mixture(weights=(0.02, 0.49, 0.49))
+        own = own_rows(weights=(0.6, 0.3, 0.1), m=80)
+        other = mixture(weights=(0.1, 0.3, 0.6))
         mean, error = substitute(other, own)
         assert mean[0] + error[0] < 0
         mean, error = harmless(other, jnp.asarray([80.0]), own, SETTINGS)

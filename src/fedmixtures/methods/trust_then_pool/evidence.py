@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaincc
+from jax.scipy.special import ndtr
 from jaxtyping import Bool, Float
 
 from fedmixtures._types import Array, PerSlot, Rows, RowWeights
@@ -52,10 +52,23 @@ def p_value(a: Moments, b: Moments, covariances: Float[Array, "*n k d d"]) -> Fl
     ):
         used = least > enough
         statistic = jnp.where(used, h * term, 0.0).sum(-1)
-        degrees = freedom * used.sum(-1)
-        tail = gammaincc(jnp.maximum(0.5 * degrees, 0.5), 0.5 * statistic)
-        smallest.append(jnp.where(degrees > 0, tail, 1.0))
+        degrees = freedom * used.sum(-1).astype(statistic.dtype)
+        smallest.append(jnp.where(degrees > 0, chi_square_tail(statistic, degrees), 1.0))
     return jnp.minimum(*smallest)
+
+
+def chi_square_tail(
+    statistic: Float[Array, "*n"], degrees: Float[Array, "*n"]
+) -> Float[Array, "*n"]:
+    r"""Probability of a larger chi-square value, by the cube root of Wilson and Hilferty.
+
+    $(\chi^2/\nu)^{1/3}$ is nearly normal with mean $1 - 2/(9\nu)$ and variance $2/(9\nu)$. Within a
+    sixth at 1e-3 from two degrees on, and a fraction of the code of the incomplete gamma function.
+    """
+    nu = jnp.maximum(degrees, 1.0)
+    variance = 2.0 / (9.0 * nu)
+    root = jnp.cbrt(statistic / nu)
+    return ndtr((1.0 - variance - root) / jnp.sqrt(variance))
 
 
 def contradictions(

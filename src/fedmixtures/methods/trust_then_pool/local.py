@@ -31,42 +31,36 @@ def fold_of_rows(keys: NodeKeys, counts: RowWeights, n_folds: int) -> Int[Array,
     return (jnp.argsort(jnp.argsort(shuffled, axis=-1), axis=-1) % n_folds).astype(jnp.int32)
 
 
-def local_fit(
+def local_fits(
     keys: NodeKeys,
-    present: Bool[Array, "nodes k"],
-    given: Mixture | None,
-    rows: Rows,
-    counts: RowWeights,
-    settings: FitSettings,
-) -> Mixture:
-    """The best of some k-means++ starts and, if there is one, the given start."""
-    present = affordable(present, counts)
-    how = settings.ridge, settings.prior
-    starts = fresh_starts(keys, settings.n_starts, present, rows, counts, *how)
-    if given is not None:
-        weights = jnp.where(present, given.weights, 0.0)
-        kept = Mixture(weights / weights.sum(-1, keepdims=True), given.means, given.covariances)
-        starts = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), starts, kept)
-    return best_fit(starts, rows, counts, FIT_STEPS, *how)
-
-
-def fold_fits(
-    keys: NodeKeys,
-    present: Bool[Array, "nodes k"],
+    given: Mixture,
     rows: Rows,
     counts: RowWeights,
     fold: Int[Array, "nodes m"],
     n_folds: int,
     settings: FitSettings,
-) -> Mixture:
-    """For every fold (leading axis) the same fit on the rows of all other folds."""
+) -> tuple[Mixture, Mixture]:
+    """The fit of all rows, and for every fold (leading axis) that of the rows of the others.
+
+    Each is the best of some k-means++ starts. For all rows the given start takes part too; the fits
+    of folds must not know it, since it has seen the rows they leave out.
+    """
+    how = settings.ridge, settings.prior
 
     def one(number):
         others = jnp.where(fold != number, counts, 0.0)
-        of_fold = jax.vmap(lambda key: jr.fold_in(key, 1000 + number))(keys)
-        return local_fit(of_fold, present, None, rows, others, settings)
+        present = affordable(given.weights > 0, others)
+        of_fold = jax.vmap(lambda key: jr.fold_in(key, number))(keys)
+        starts = fresh_starts(of_fold, settings.n_starts, present, rows, others, *how)
+        weights = jnp.where(present, given.weights, 0.0)
+        kept = Mixture(weights / weights.sum(-1, keepdims=True), given.means, given.covariances)
+        last = jax.tree.map(lambda a, b: jnp.where(number == n_folds, a, b[0]), kept, starts)
+        starts = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), starts, last)
+        return best_fit(starts, rows, others, FIT_STEPS, *how)
 
-    return jax.lax.map(one, jnp.arange(n_folds))
+    fits = jax.lax.map(one, jnp.arange(n_folds + 1))  # no row is in the last fold
+    pick = lambda part: jax.tree.map(part, fits)
+    return pick(lambda part: part[-1]), pick(lambda part: part[:-1])
 
 
 def out_of_fold(

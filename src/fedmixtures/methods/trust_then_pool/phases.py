@@ -13,7 +13,7 @@ from fedmixtures.methods.base import NodeRows
 from fedmixtures.methods.pooling import counts
 from fedmixtures.methods.trust_then_pool import agree, evidence, local, pool, refit, trust
 from fedmixtures.methods.trust_then_pool.messages import Received, mixtures_in
-from fedmixtures.methods.trust_then_pool.moments import like, maximised, moments
+from fedmixtures.methods.trust_then_pool.moments import like, maximised
 from fedmixtures.methods.trust_then_pool.schedule import Kind
 from fedmixtures.methods.trust_then_pool.settings import Settings
 from fedmixtures.methods.trust_then_pool.state import State
@@ -51,11 +51,8 @@ def refit_round(
     trusted_rows = jnp.where(received.trusted, state.slots.rows, 0.0).sum(-1)
     size = (theta.weights > 0).sum(-1).astype(trusted_rows.dtype)
     tag = jnp.stack([size, data.total_weight, trusted_rows, state.order], axis=-1)
-    own = moments(theta, data.rows, counts(data))
     return eqx.tree_at(
-        lambda s: (s.theta, s.fits.anchor, s.fits.held, s.tag, s.own),
-        state,
-        (theta, theta, held, tag, own),
+        lambda s: (s.theta, s.fits.anchor, s.fits.held, s.tag), state, (theta, theta, held, tag)
     )
 
 
@@ -73,9 +70,8 @@ def evidence_round(
     method: Settings, state: State, received: Received, data: NodeRows, keys: NodeKeys
 ) -> State:
     """Answers came: stop listening where they contradict."""
-    del keys
-    own = moments(state.theta, data.rows, counts(data))
-    p = evidence.contradictions(own, received.letter, state.theta, received.trusted)
+    del keys, data
+    p = evidence.contradictions(state.own, received.letter, state.theta, received.trusted)
     listens = state.slots.listens & (p >= method.level)
     return eqx.tree_at(lambda s: (s.slots.listens, s.slots.p_value), state, (listens, p))
 
@@ -100,14 +96,13 @@ def agree_round(
         method.prior_odds,
         method.fit,
     )
-    own = moments(theta, data.rows, counts(data))
-    return eqx.tree_at(lambda s: (s.theta, s.tag, s.own), state, (theta, tag, own))
+    return eqx.tree_at(lambda s: (s.theta, s.tag), state, (theta, tag))
 
 
 def pool_round(
     method: Settings, state: State, received: Received, data: NodeRows, keys: NodeKeys
 ) -> State:
-    """Pooled statistics came: push the flows, then one damped EM step."""
+    """Pooled statistics came: push the flows, then an M-step (the program takes the E-step)."""
     del keys
     kept = state.slots
     same = (received.scalars.tag == state.tag[:, None]).all(-1) & received.trusted
@@ -126,11 +121,10 @@ def pool_round(
     rows = data.total_weight + jnp.where(received.trusted, kept.rows, 0.0).sum(-1)
     together = pool.pooled(state.own, flow)
     theta = maximised(state.theta, together, rows, method.ridge, method.prior)
-    own = pool.refreshed(state.own, moments(theta, data.rows, counts(data)))
     return eqx.tree_at(
-        lambda s: (s.theta, s.own, s.slots.flow, s.slots.flow_before, s.slots.same_tag),
+        lambda s: (s.theta, s.slots.flow, s.slots.flow_before, s.slots.same_tag),
         state,
-        (theta, own, flow, before, same),
+        (theta, flow, before, same),
     )
 
 

@@ -52,6 +52,7 @@ def pooled(own: Moments, flow: Moments) -> Moments:
     return jax.tree.map(lambda s, f: s + f.sum(1), own, flow)
 
 
-def refreshed(own: Moments, new: Moments) -> Moments:
-    """Own statistics, moved part of the way to those under the new mixture."""
-    return jax.tree.map(lambda old, s: (1 - FRESHNESS) * old + FRESHNESS * s, own, new)
+def refreshed(own: Moments, new: Moments, pooling: Bool[Array, ""]) -> Moments:
+    """Own statistics under the new mixture; while pooling, only part of the way to them."""
+    share = jnp.where(pooling, FRESHNESS, 1.0)
+    return jax.tree.map(lambda old, s: old + share.astype(s.dtype) * (s - old), own, new)

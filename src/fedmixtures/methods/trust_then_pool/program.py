@@ -77,10 +77,11 @@ class TrustThenPool(NodeProgram):
         """Local fits and their out-of-fold densities; nothing is sent."""
         of = lambda purpose: jax.vmap(lambda key: jr.fold_in(key, purpose))(keys)
         rows, weights = data.rows, counts(data)
-        present, fit = theta.weights > 0, self._settings.fit
-        fitted = local.local_fit(of(FITS), present, theta, rows, weights, fit)
+        present = theta.weights > 0
         fold = local.fold_of_rows(of(FOLDS), weights, self.n_folds)
-        models = local.fold_fits(of(FITS), present, rows, weights, fold, self.n_folds, fit)
+        fitted, models = local.local_fits(
+            of(FITS), theta, rows, weights, fold, self.n_folds, self._settings.fit
+        )
         alone = local.out_of_fold(models, rows, fold)
         order = jax.vmap(lambda key: jr.uniform(key, (), rows.dtype))(of(ORDER))
         tag = jnp.stack([jnp.zeros_like(order)] * 3 + [order], axis=-1)
@@ -140,8 +141,12 @@ class TrustThenPool(NodeProgram):
             lambda *args, one_round=ROUNDS[kind]: one_round(settings, *args) for kind in Kind
         ]
         after = jax.lax.switch(kind, branches, state, received, data, keys.node)
+        own = moments(after.theta, data.rows, counts(data))
+        own = pool.refreshed(state.own, own, kind == Kind.POOL)
         kept = eqx.tree_at(lambda s: s.trusted, after.slots, received.trusted)
-        after = eqx.tree_at(lambda s: (s.slots, s.round), after, (kept, state.round + 1))
+        after = eqx.tree_at(
+            lambda s: (s.own, s.slots, s.round), after, (own, kept, state.round + 1)
+        )
         loss = -(data.row_weights * log_densities(state.theta, data.rows)).sum(-1)
         return after, shown(loss, squared_distance(state.theta, after.theta))
 

@@ -8,6 +8,7 @@ import jax.random as jr
 from jaxtyping import Bool, Float, Key
 
 from fedmixtures._types import Array, NodeKeys, Rows, RowWeights
+from fedmixtures.methods.trust_then_pool.scores import log_densities, total_gain
 from fedmixtures.mixture.em import EMPTY, ShapePrior, expectation_maximisation, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
@@ -108,9 +109,10 @@ def best_fit(
     """EM from each candidate (leading axis), one after another; the best by `penalised`."""
 
     def one(start: Mixture):
-        fitted = expectation_maximisation(start, points, counts, n_steps, 1e-7, ridge, prior)
+        theta = expectation_maximisation(start, points, counts, n_steps, 1e-7, ridge, prior).theta
+        likelihood = total_gain(log_densities(theta, points), counts)
         strength = 0.0 if prior is None else prior.strength
-        return fitted.theta, penalised(fitted.theta, fitted.log_likelihood, counts, strength)
+        return theta, penalised(theta, likelihood, counts, strength)
 
     thetas, scores = jax.lax.map(one, candidates)
     best = scores.argmax(0)

@@ -21,7 +21,7 @@ from fedmixtures._types import Array, PerNode, PerSlot, Rows, RowWeights
 from fedmixtures.methods.trust_then_pool.local import out_of_fold
 from fedmixtures.methods.trust_then_pool.scores import log_densities, mean_and_error
 from fedmixtures.methods.trust_then_pool.settings import FEW_STEPS, MOST_MASS, FitSettings
-from fedmixtures.methods.trust_then_pool.starts import best_fit
+from fedmixtures.mixture.em import expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.sigma_points import sigma_points
 
@@ -46,10 +46,7 @@ def substitute(theta: Mixture, own: OwnRows) -> tuple[PerNode, PerNode]:
 def harmless(
     theta: Mixture, rows_of_neighbour: PerNode, own: OwnRows, settings: FitSettings
 ) -> tuple[PerNode, PerNode]:
-    """Mean and standard error of the gain from fitting own rows and the summary together.
-
-    Each fold's refit starts from its own fit and from the neighbour's mixture; the better counts.
-    """
+    """Mean and standard error of the gain from fitting own rows and the summary together."""
     points, weights = sigma_points(theta)
     nodes, d = len(points), points.shape[-1]
     mass = jnp.minimum(rows_of_neighbour, MOST_MASS * own.counts.sum(-1))
@@ -60,8 +57,8 @@ def harmless(
         number, start = numbered
         others = jnp.where(own.fold != number, own.counts, 0.0)
         counts = jnp.concatenate([others, weights], axis=1)
-        starts = jax.tree.map(lambda *both: jnp.stack(both), start, theta)
-        return best_fit(starts, pool, counts, FEW_STEPS, settings.ridge, settings.prior)
+        how = FEW_STEPS, 1e-7, settings.ridge, settings.prior
+        return expectation_maximisation(start, pool, counts, *how).theta
 
     numbers = jnp.arange(len(own.fold_models.weights))
     models = jax.lax.map(one, (numbers, own.fold_models))
