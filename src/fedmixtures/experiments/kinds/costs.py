@@ -121,5 +121,5 @@ def figure(result: Result) -> Any:
                 figures.line(axis, LABELS[discrepancy], number, line["at"], line["operations"])
         axis.set_yscale("log")
         figures.finish(axis, name, "operations per edge", log=True)
-    figures.legend(fig, axes[0])
+    figures.legend(fig, *axes)
     return fig

@@ -113,5 +113,5 @@ def figure(result: Result) -> Any:
             figures.curve(axis, row.label, number, points)
         figures.finish(axis, "alpha", "ll", log=True)
         axis.set_title(problem.label, fontsize=8)
-    figures.legend(fig, axes[0])
+    figures.legend(fig, *axes)
     return fig

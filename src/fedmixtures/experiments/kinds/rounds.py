@@ -98,5 +98,5 @@ def figure(result: Result) -> Any:
         if metric == "k_eff":
             figures.mark(axis, experiment.problems[0].n_components, "k")
         figures.finish(axis, "round", metric)
-    figures.legend(fig, axes[0])
+    figures.legend(fig, *axes)
     return fig

@@ -38,5 +38,5 @@ def figure(result: Result) -> Any:
         figures.finish(axis, options["axis"], metric, log=options.get("log", False))
         if metric == "ll" and "low" in options:
             axis.set_ylim(bottom=options["low"])
-    figures.legend(fig, axes[0])
+    figures.legend(fig, *axes)
     return fig
