@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
 from fedmixtures._types import Array
@@ -85,10 +84,34 @@ def inverse_cholesky(
         zero = jnp.zeros_like(log_determinant)
         rows = [jnp.stack(row + [zero] * (d - len(row)), axis=-1) for row in entries]
         return jnp.stack(rows, axis=-2), log_determinant
-    factor = jnp.linalg.cholesky(matrices)
-    diagonal = jnp.diagonal(factor, axis1=-2, axis2=-1)
-    eye = jnp.broadcast_to(jnp.eye(d, dtype=factor.dtype), factor.shape)
-    return solve_triangular(factor, eye, lower=True), 2 * jnp.log(diagonal).sum(-1)
+    return _by_elimination(matrices)
+
+
+def _by_elimination(
+    matrices: Float[Array, "*batch d d"],
+) -> tuple[Float[Array, "*batch d d"], Float[Array, "*batch"]]:
+    """Eliminate below the diagonal of [A | I], column by column, for the whole batch at once.
+
+    Positive definite matrices need no pivoting. LAPACK would be a little quicker, but JAX 0.10
+    splits a batch over the threads of a pool and waits for them inside that pool: two such calls
+    at once can wait for each other for ever on a machine of two cores.
+    """
+    d = matrices.shape[-1]
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=matrices.dtype), matrices.shape)
+    below = jnp.arange(d).reshape((1,) * (matrices.ndim - 2) + (d,))
+
+    def eliminate(j, table):
+        row = jax.lax.dynamic_index_in_dim(table, j, -2, keepdims=False)
+        column = jax.lax.dynamic_index_in_dim(table, j, -1, keepdims=False)
+        pivot = jax.lax.dynamic_index_in_dim(row, j, -1)
+        share = jnp.where(below > j, column / pivot, 0.0)
+        return table - share[..., :, None] * row[..., None, :]
+
+    # Both mirrored entries count half, so that a gradient comes out symmetric.
+    even = 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
+    table = jax.lax.fori_loop(0, d, eliminate, jnp.concatenate([even, eye], axis=-1))
+    pivots = jnp.diagonal(table[..., :d], axis1=-2, axis2=-1)
+    return table[..., d:] / jnp.sqrt(pivots)[..., None], jnp.log(pivots).sum(-1)
 
 
 def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[jax.Array]:
