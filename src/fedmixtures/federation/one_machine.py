@@ -59,6 +59,8 @@ class OneMachine:
             self._site(name, keys[name], rows[name], features, limits or {}, gate or {})
         # One thread each: they share the machine, and rounds are small.
         thrifty = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+        # What one has compiled, the next need not, nor the same one after a restart.
+        thrifty["FEDMIXTURES_CACHE"] = str(folder / "compiled")
         self.parties = {name: Party(self.kits / name, thrifty) for name in (HUB, *rows)}
         self.driver = Driver(self.kits / ADMIN, listener=listener)
 
