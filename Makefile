@@ -29,7 +29,7 @@ test: .venv/.ready-test browser  ## Everything that must pass: import contracts,
 	$(BIN)/lint-imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not silos"
 
 # The tests of the report page need a real browser.
 browser:
@@ -39,11 +39,11 @@ browser:
 	"Install the package 'chromium' to run them."
 
 unit: .venv/.ready-test  ## The fast tests only
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not silos"
 
 federation: .venv/.ready-test .venv/.ready-nvflare  ## Real silos on this machine: faults, intruders, costs
 	FEDERATION_RESULTS=results/federation FEDERATION_FRAMES=100000 $(ALONE) \
-	$(BIN)/python -m pytest tests/federation -m slow -n 0 -v
+	$(BIN)/python -m pytest tests/federation -m silos -n 0 -v
 
 lint: .venv/.ready-test  ## Ruff, types and import contracts
 	$(BIN)/ruff check

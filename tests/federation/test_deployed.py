@@ -22,7 +22,7 @@ from helpers import assert_close
 
 pytest.importorskip("nvflare")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.silos,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
 

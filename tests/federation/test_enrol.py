@@ -10,7 +10,7 @@ import pytest
 from fedmixtures.federation.sealing import Roster, SiteKey, fingerprint
 
 pytest.importorskip("nvflare")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.silos
 
 
 def test_a_hub_and_a_hospital(tmp_path, monkeypatch):

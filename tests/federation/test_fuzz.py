@@ -108,7 +108,7 @@ def is_good(model) -> bool:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.silos
 def test_mutated_frames(tmp_path):
     target, rng = Target(tmp_path), np.random.default_rng(0)
     kinds = ["step", "content", "share", "hello"]

@@ -178,7 +178,7 @@ def test_a_listening_node_learns_but_tells_nothing(tmp_path):
     assert sites.nodes["aachen"].sessions[job.key].round == 2
 
 
-@pytest.mark.slow
+@pytest.mark.silos
 def test_an_outlying_record_is_published_without_the_gate_and_never_with_it(tmp_path):
     figures = {}
     for distance in (5.0, 6.0, 7.0):
@@ -234,7 +234,7 @@ def _three_blocks(folder, seed, gate):
     return float(np.mean(scores)), float(np.mean([line["merged"] for line in sent])) / 5
 
 
-@pytest.mark.slow
+@pytest.mark.silos
 def test_the_price_of_the_gate_on_the_three_block_network(tmp_path):
     figures = {"without gate": [], "with gate": [], "share of components merged": []}
     for seed in range(5):

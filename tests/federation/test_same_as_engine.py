@@ -43,7 +43,7 @@ def test_sites_with_different_numbers_of_components(tmp_path):
         assert same_bits(found, alone.mixture(name))
 
 
-@pytest.mark.slow
+@pytest.mark.silos
 def test_trust_then_pool_where_the_site_shares_counts(tmp_path):
     rows = site_rows((96, 96, 96, 96))
     method = TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2)
