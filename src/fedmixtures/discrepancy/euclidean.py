@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
@@ -49,15 +48,25 @@ class Euclidean(AbstractDiscrepancy):
         return sum(w * square for w, square in zip(self.block_weights, squares, strict=True))
 
     def pull(self, own: Mixture, frozen: Mixture, weight: PerSlot) -> tuple[PerNode, Mixture]:
-        r"""Closed form: gradient $2 \sum_j w_j (\theta - P_j \theta_j)$, block by block."""
-        difference = jax.tree.map(lambda a, b: a[:, None] - b, own, frozen)
-        over_slots = jax.vmap(self, in_axes=(0, 0))
-        zero = jax.tree.map(jnp.zeros_like, frozen)
-        value = (weight * jax.vmap(over_slots)(difference, zero)).sum(-1)
-        gradient = [
-            2 * block * jnp.einsum("ns,ns...->n...", weight, part)
-            for block, part in zip(self.block_weights, difference.parts, strict=True)
-        ]
+        r"""Closed form around the weighted mean of the matched neighbours, block by block.
+
+        With $W = \sum_j w_j$ and $\bar\theta = \sum_j w_j P_j\theta_j / W$:
+        $\sum_j w_j \|\theta - P_j\theta_j\|^2 = W \|\theta - \bar\theta\|^2 + \sum_j w_j
+        \|P_j\theta_j - \bar\theta\|^2$, whose last term and $\bar\theta$ stay the same for a round.
+        """
+        total = weight.sum(-1)
+        share = weight / jnp.where(total > 0, total, 1.0)[:, None]
+        value, gradient = jnp.zeros_like(total), []
+        for block, mine, theirs in zip(self.block_weights, own.parts, frozen.parts, strict=True):
+            nodes, slots = weight.shape
+            theirs = theirs.reshape(nodes, slots, -1)
+            origin = theirs[:, 0]  # all relative to the first one: means may be far from zero
+            theirs = theirs - origin[:, None]
+            centre = (share[:, :, None] * theirs).sum(1)
+            scatter = (weight[:, :, None] * jnp.square(theirs - centre[:, None])).sum((1, 2))
+            difference = mine.reshape(nodes, -1) - origin - centre
+            value = value + block * (total * jnp.square(difference).sum(-1) + scatter)
+            gradient.append((2 * block * total[:, None] * difference).reshape(mine.shape))
         return value, Mixture(*gradient)
 
     def pairwise(self, own: Mixture, neighbour: Mixture) -> Float[Array, "k k"]:

@@ -57,7 +57,9 @@ class KL(AbstractDiscrepancy):
         if neighbours.n_features > UNROLLED:
             return super().freeze_slots(own, neighbours, keys)
         points = sample_slots(neighbours, keys, self.n_samples)
-        return jnp.stack(points, axis=-1), log_density_slots(neighbours, points)
+        nodes_first = lambda part: jnp.moveaxis(part, 0, 1)
+        log_neighbour = nodes_first(log_density_slots(neighbours, points))
+        return nodes_first(jnp.stack(points, axis=-1)), log_neighbour
 
     def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
         """Closed form: the local loss on the drawn rows, each slot's rows weighing its weight."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 from jaxtyping import Float, Int, Key
 
 from fedmixtures._types import Array
 from fedmixtures.mixture.linear import cholesky_entries, lower_triangle, sum_of
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.philox import normal, random_words, uniform
 
 
 def sample_labelled(
@@ -31,47 +31,58 @@ def sample_labelled(
 
 
 def standard_draws(
-    key: Key[Array, ""], n: int, d: int
-) -> tuple[Float[Array, " n"], Float[Array, "n d"]]:
-    """Uniform numbers in (0, 1) and standard normal ones, from a single call of the generator.
+    keys: Key[Array, "*batch"], n: int, d: int
+) -> tuple[Float[Array, "*batch n"], list[Float[Array, "*batch n"]]]:
+    """Uniform numbers in (0, 1), and standard normal ones for each of `d` features.
 
     In float32 whatever the precision of the program: random numbers cost more than what is done
     with them, and a Monte-Carlo sum cannot tell.
     """
-    open_end = np.nextafter(np.float32(-1), np.float32(0))
-    even = jr.uniform(key, (n, d + 1), jnp.float32, minval=open_end, maxval=1.0)
-    return 0.5 * even[:, 0] + 0.5, np.float32(np.sqrt(2)) * jax.lax.erf_inv(even[:, 1:])
+    even, *rest = random_words(jr.key_data(keys), n, 1 + d)
+    return uniform(even), [normal(words) for words in rest]
 
 
 def sample(mixture: Mixture, key: Key[Array, ""], n: int) -> Float[Array, "n d"]:
     """Draw `n` points for a Monte-Carlo sum."""
     dtype = jnp.result_type(mixture.means)
-    uniform, noise = (part.astype(dtype) for part in standard_draws(key, n, mixture.n_features))
+    even, noise = standard_draws(key, n, mixture.n_features)
     cumulative = jnp.cumsum(jnp.asarray(mixture.weights))
-    component = (uniform[:, None] * cumulative[-1] >= cumulative[None, :-1]).sum(-1)
+    component = (even.astype(dtype)[:, None] * cumulative[-1] >= cumulative[None, :-1]).sum(-1)
+    noise = jnp.stack(noise, axis=-1).astype(dtype)
     factor = jnp.linalg.cholesky(mixture.covariances)
     means = jnp.asarray(mixture.means)
     return means[component] + jnp.einsum("nij,nj->ni", factor[component], noise)
 
 
 def sample_slots(mixtures: Mixture, keys: Key[Array, "nodes s"], n: int) -> list[jax.Array]:
-    """`sample` for every slot of a block: an array (nodes, slots, n) for each feature."""
+    """`sample` for every slot of a block: an array (slots, nodes, n) for each feature.
+
+    One slot after another, first all random numbers, then all points: loops keep what they made,
+    where one long expression would be worked out anew for each of its uses.
+    """
     k, d = mixtures.n_components, mixtures.n_features
     dtype = jnp.result_type(mixtures.means)
-    uniform, noise = jax.vmap(jax.vmap(lambda key: standard_draws(key, n, d)))(keys)
-    z = [noise[..., i].astype(dtype) for i in range(d)]
-    cumulative = jnp.cumsum(jnp.asarray(mixtures.weights), axis=-1)
-    uniform = uniform.astype(dtype) * cumulative[..., -1:]
-    factor = cholesky_entries(lower_triangle(jnp.asarray(mixtures.covariances)))
-    of = lambda part, c: part[..., c, None]
-    points = []
-    for i in range(d):
-        parts = [
-            of(mixtures.means[..., i], c) + sum_of(of(factor[i][j], c) * z[j] for j in range(i + 1))
-            for c in range(k)
-        ]
-        chosen = parts[0]
-        for c in range(1, k):  # the last one whose share of (0, 1) has begun
-            chosen = jnp.where(uniform >= of(cumulative, c - 1), parts[c], chosen)
-        points.append(chosen)
-    return points
+    slots_first = lambda part: jnp.moveaxis(jnp.asarray(part), 1, 0)
+    draws = jax.lax.map(
+        lambda bits: standard_draws(jr.wrap_key_data(bits), n, d), slots_first(jr.key_data(keys))
+    )
+    of = lambda part, c: part[:, c, None]
+
+    def one_slot(args):
+        (weights, means, covariances), (even, noise) = args
+        cumulative = jnp.cumsum(weights, axis=-1)
+        level = even.astype(dtype) * cumulative[:, -1:]
+        z = [part.astype(dtype) for part in noise]
+        factor = cholesky_entries(lower_triangle(covariances))
+        points = []
+        for i in range(d):
+            chosen = None
+            for c in range(k):  # the last one whose share of (0, 1) has begun
+                shift = sum_of(of(factor[i][j], c) * z[j] for j in range(i + 1))
+                point = of(means[..., i], c) + shift
+                begun = c == 0 or level >= of(cumulative, c - 1)
+                chosen = point if c == 0 else jnp.where(begun, point, chosen)
+            points.append(chosen)
+        return points
+
+    return jax.lax.map(one_slot, (tuple(slots_first(part) for part in mixtures.parts), draws))

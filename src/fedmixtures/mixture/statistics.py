@@ -97,15 +97,20 @@ def nll_gradient(theta: Mixture, s: Statistics) -> tuple[PerNode, Mixture]:
 
 
 def log_density_slots(mixtures: Mixture, points: list[jax.Array]) -> jax.Array:
-    """Log-density of points (nodes, slots, n), an array per feature, under each slot's mixture."""
+    """Log-density of points (slots, nodes, n), an array per feature, under each slot's mixture."""
     k, d = mixtures.n_components, mixtures.n_features
-    inverse, log_determinant = inverse_cholesky_entries(lower_triangle(mixtures.covariances))
-    constant = _constants(mixtures, log_determinant)
-    of = lambda part, c: part[..., c, None]
-    delta = [[points[i] - of(mixtures.means[..., i], c) for i in range(d)] for c in range(k)]
-    log_joint = _log_joint(constant, inverse, delta, of)
-    top = reduce(jnp.maximum, log_joint)
-    return top + fast_log(sum_of(jnp.exp(one - top) for one in log_joint))
+    of = lambda part, c: part[:, c, None]
+
+    def one_slot(args):
+        theta, x = args
+        inverse, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
+        delta = [[x[i] - of(theta.means[..., i], c) for i in range(d)] for c in range(k)]
+        log_joint = _log_joint(_constants(theta, log_determinant), inverse, delta, of)
+        top = reduce(jnp.maximum, log_joint)
+        return top + fast_log(sum_of(jnp.exp(one - top) for one in log_joint))
+
+    slots_first = jax.tree.map(lambda part: jnp.moveaxis(jnp.asarray(part), 1, 0), mixtures)
+    return jax.lax.map(one_slot, (slots_first, points))
 
 
 def _log_joint(constant, inverse, delta, of) -> list[jax.Array]:
