@@ -28,9 +28,7 @@ class NodeData:
     """Where each row stood in the table it came from."""
 
     @classmethod
-    def from_rows(
-        cls, X: np.ndarray, nodes: Any = None, sample_weight: Any = None
-    ) -> NodeData:
+    def from_rows(cls, X: np.ndarray, nodes: Any = None, sample_weight: Any = None) -> NodeData:
         """Group the rows of `X` by their node label; without labels all rows are one node's."""
         X = np.asarray(X)
         weights = _row_weights(sample_weight, len(X))
