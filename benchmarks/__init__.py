@@ -1,0 +1,1 @@
+"""Benchmarks: the package against what a user would write: ``python -m benchmarks``."""

@@ -1,0 +1,102 @@
+"""``python -m benchmarks run|scale|union|starts|fits``: each prints a table and writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Read the command line; fix threads and core before JAX, NumPy or PyTorch are imported."""
+    args = _parser().parse_args()
+    flags = [os.environ.get("XLA_FLAGS", "")]
+    if not args.all_cores:
+        for name in ("OMP", "MKL", "OPENBLAS"):
+            os.environ[f"{name}_NUM_THREADS"] = "1"
+        flags.append("--xla_cpu_multi_thread_eigen=false")
+        from benchmarks.timing import one_core
+
+        one_core()
+    os.environ["XLA_FLAGS"] = " ".join(flags).strip()
+    sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # the package of this checkout
+    args.command(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--all-cores", action="store_true", help="leave threads and cores alone")
+    parser.add_argument("--name", help="file name of the result, without .json")
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="the package against its peers")
+    run.add_argument("--problems", default="S1,S2,S3,S4")
+    run.add_argument("--couplings", default="euclidean,kl,mmd")
+    run.add_argument("--peers", default="P1,P2,P3")
+    run.add_argument("--dtype", default="float64", choices=("float64", "float32"))
+    run.add_argument("--repetitions", type=int, default=7)
+    run.set_defaults(command=_run)
+    scale = commands.add_parser("scale", help="S5 and time against the number of nodes")
+    scale.add_argument("--nodes", default="1000,10000,100000")
+    scale.add_argument("--couplings", default="euclidean,kl,mmd")
+    scale.add_argument("--rounds", type=int, default=5)
+    scale.set_defaults(command=_scale)
+    union = commands.add_parser("union", help="twenty seeds as one program")
+    union.add_argument("--couplings", default="euclidean,mmd")
+    union.add_argument("--seeds", type=int, default=20)
+    union.set_defaults(command=_union)
+    starts = commands.add_parser("starts", help="k-means starts of many nodes")
+    starts.add_argument("--nodes", default="10,30,100,300,1000")
+    starts.set_defaults(command=_starts)
+    fits = commands.add_parser("fits", help="1,000 local EM fits")
+    fits.add_argument("--nodes", type=int, default=1000)
+    fits.set_defaults(command=_fits)
+    return parser
+
+
+def _run(args) -> None:
+    from benchmarks import report
+    from benchmarks.side_by_side import compare, line, load_peers
+
+    peers = load_peers(args.peers.split(","))
+    print("CPU seconds: smallest (median / smallest); ratio of CPU seconds to ours")
+    results = []
+    for name in args.problems.split(","):
+        for coupling in args.couplings.split(","):
+            results.append(compare(name, coupling, peers, args.dtype, args.repetitions))
+            print(line(results[-1]), flush=True)
+    print(report.write(args.name or f"side-by-side-{args.dtype}", results))
+
+
+def _scale(args) -> None:
+    from benchmarks import report
+    from benchmarks.scale import scale
+
+    nodes = [int(n) for n in args.nodes.split(",")]
+    print(report.write(args.name or "scale", scale(nodes, args.couplings.split(","), args.rounds)))
+
+
+def _union(args) -> None:
+    from benchmarks import report
+    from benchmarks.many import union
+
+    results = union(args.couplings.split(","), args.seeds)
+    print(report.write(args.name or "union", results))
+
+
+def _starts(args) -> None:
+    from benchmarks import report
+    from benchmarks.many import starts
+
+    results = starts([int(n) for n in args.nodes.split(",")])
+    print(report.write(args.name or "starts", results))
+
+
+def _fits(args) -> None:
+    from benchmarks import report
+    from benchmarks.many import fits
+
+    print(report.write(args.name or "fits", fits(args.nodes)))
+
+
+main()
