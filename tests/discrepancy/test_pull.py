@@ -36,19 +36,34 @@ def block(n, k, d, slots, **options):
 
 
 @jit
-def pulls(D, own, neighbours, weight, seed):
-    """Value and gradient by the class itself and as derived from `__call__`."""
+def _pulls(D, own, neighbours, weight, drawn):
     own, neighbours = jax.tree.map(jnp.asarray, (own, neighbours))
-    keys = jr.split(jr.key(seed), weight.shape)
-    digests = jax.vmap(jax.vmap(D.digest))(neighbours)
-    frozen = D.freeze_slots(own, digests, keys)
+    frozen = drawn
+    if not D.random:
+        digests = jax.vmap(jax.vmap(D.digest))(neighbours)
+        frozen = D.freeze_slots(own, digests, jr.split(jr.key(0), weight.shape))
     return D.pull(own, frozen, weight), AbstractDiscrepancy.pull(D, own, frozen, weight)
+
+
+def drawn_from(neighbours, n):
+    """Points near each neighbour and some log-density there: all that a pull sees of a draw."""
+    rng = np.random.default_rng(7)
+    shape = neighbours.weights.shape[:2]
+    centre = neighbours.means[..., 0, :][..., None, :]
+    points = centre + rng.standard_normal((*shape, n, neighbours.n_features))
+    return points, rng.standard_normal((*shape, n))
+
+
+def pulls(D, own, neighbours, weight):
+    """Value and gradient by the class itself and as derived from `__call__`."""
+    drawn = drawn_from(neighbours, D.n_samples) if D.random else None
+    return _pulls(D, own, neighbours, weight, drawn)
 
 
 @pytest.mark.parametrize(("D", "shape"), CASES)
 def test_closed_form_agrees_with_the_derived_one(D, shape):
     with double():
-        (value, gradient), (wanted, derived) = pulls(D, *block(*shape), 0)
+        (value, gradient), (wanted, derived) = pulls(D, *block(*shape))
     assert np.abs(np.asarray(wanted)).min() > 1e-3  # there is something to compare
     np.testing.assert_allclose(value, wanted, rtol=1e-10)
     for got, expected in zip(gradient.parts, derived.parts, strict=True):
@@ -61,8 +76,8 @@ def test_ill_conditioned_and_far_from_the_origin(D):
     own, neighbours, weight = block(5, 3, 2, 4, condition=1e4)
     moved = [Mixture(m.weights, m.means + 1e4, m.covariances) for m in (own, neighbours)]
     with double():
-        (value, gradient), _ = pulls(D, own, neighbours, weight, 0)
-        (far, far_gradient), (_, derived) = pulls(D, *moved, weight, 0)
+        (value, gradient), _ = pulls(D, own, neighbours, weight)
+        (far, far_gradient), (_, derived) = pulls(D, *moved, weight)
     # means near 1e4 carry rounding of 1e-12, which axes of 1e-2 magnify
     np.testing.assert_allclose(far, value, rtol=1e-7)
     for got, near, expected in zip(far_gradient.parts, gradient.parts, derived.parts, strict=True):
@@ -75,16 +90,16 @@ def test_float32_near_1e4_stays_finite_and_close(D):
     own, neighbours, weight = block(5, 3, 2, 4, centre=1e4)
     rounded = jax.tree.map(lambda part: part.astype(np.float32), (own, neighbours))
     exact = jax.tree.map(lambda part: part.astype(np.float64), rounded)
-    if D.random:  # points drawn in float32 are others than in float64: compare on the same ones
-        with double():
-            keys = jr.split(jr.key(0), weight.shape)
-            points, there = jax.jit(D.freeze_slots)(*exact, keys)
-        frozen = np.asarray(points, np.float32), np.asarray(there, np.float32)
+    if D.random:
+        frozen = drawn_from(exact[1], D.n_samples)
     else:
         with double():
-            digests = jax.jit(jax.vmap(jax.vmap(D.digest)))(exact[1])
-            frozen = jax.jit(D.freeze_slots)(exact[0], digests, jr.split(jr.key(0), weight.shape))
-        frozen = jax.tree.map(lambda part: np.asarray(part, np.float32), frozen)
+            keys = jr.split(jr.key(0), weight.shape)
+            freeze = lambda own, others: D.freeze_slots(
+                own, jax.vmap(jax.vmap(D.digest))(others), keys
+            )
+            frozen = jax.jit(freeze)(*exact)
+    frozen = jax.tree.map(lambda part: np.asarray(part, np.float32), frozen)
     pull = jit(type(D).pull)
     single = lambda tree: jax.tree.map(lambda part: jnp.asarray(part, "float32"), tree)
     with double():
@@ -104,8 +119,8 @@ def test_absent_components_change_nothing(D, shape):
     own, neighbours, weight = block(*shape)
     padded_own, padded_neighbours, _ = block(*shape, absent=1)
     with double():
-        (value, gradient), _ = pulls(D, own, neighbours, weight, 0)
-        (same, g_padded), (_, derived) = pulls(D, padded_own, padded_neighbours, weight, 0)
+        (value, gradient), _ = pulls(D, own, neighbours, weight)
+        (same, g_padded), (_, derived) = pulls(D, padded_own, padded_neighbours, weight)
     np.testing.assert_allclose(same, value, rtol=1e-11)
     for got, wanted, automatic in zip(g_padded.parts, gradient.parts, derived.parts, strict=True):
         np.testing.assert_allclose(got[:, :3], wanted, rtol=1e-9, atol=1e-12)
@@ -117,7 +132,7 @@ def test_absent_components_change_nothing(D, shape):
 def test_pull_agrees_with_the_plain_loop(D):
     own, neighbours, weight = block(5, 3, 2, 4)
     with double():
-        (value, gradient), _ = pulls(D, own, neighbours, weight, 0)
+        (value, gradient), _ = pulls(D, own, neighbours, weight)
     pull = reference.MMDPull(D.bandwidths) if isinstance(D, MMD) else reference.EuclideanPull()
     for i in range(5):
         theta = own.at(i).parts

@@ -44,7 +44,7 @@ def by_sklearn(start, x, n_steps, tolerance=0.0):
     return Mixture(model.weights_, model.means_, model.covariances_), model
 
 
-@pytest.mark.parametrize("options", [{"d": 2}, {"d": 2, "centre": 1e4}, {"d": 5, "k": 2}])
+@pytest.mark.parametrize("options", [{"d": 2, "centre": 1e4}, {"d": 5, "k": 2}])
 def test_agrees_with_sklearn_from_the_same_start(options):
     starts = stack(1, 2, **options)
     rows = np.stack([draw(mixture(7 + i, **options), 60, seed=i) for i in range(2)])
@@ -82,8 +82,8 @@ def test_counts_are_copies_and_zero_is_absent():
     start, x = stack(5, 1, k=2), draw(mixture(3, 2), 30)
     counts = np.arange(30) % 3.0
     repeated = np.repeat(x, counts.astype(int), axis=0)
-    weighted, by_weight, _ = em(start, x[None], counts[None], n_steps=8, tolerance=0.0)
-    copied, by_copy, _ = em(start, repeated[None], n_steps=8, tolerance=0.0)
+    weighted, by_weight, _ = em(start, x[None], counts[None], n_steps=12, tolerance=0.0)
+    copied, by_copy, _ = em(start, repeated[None], n_steps=12, tolerance=0.0)
     assert_close(weighted, copied, 1e-10)
     np.testing.assert_allclose(by_weight, by_copy, rtol=1e-12)
 
@@ -96,11 +96,11 @@ def test_absent_and_empty_components_stay_as_they_are():
         np.concatenate([p.covariances, [np.eye(2)]]),
     )
     rows = draw(p, 40)[None]
-    fitted, _, _ = em(Mixture.stack([far]).at(slice(None)), rows, n_steps=3, tolerance=0.0)
+    fitted, _, _ = em(Mixture.stack([far]).at(slice(None)), rows, n_steps=12, tolerance=0.0)
     assert fitted.weights[0, 2] < 1e-12
     np.testing.assert_allclose(fitted.means[0, 2], [1e3, 1e3])
-    padded, _, _ = em(stack(1, 1, 2, absent=1), rows, n_steps=3, tolerance=0.0)
-    plain, _, _ = em(stack(1, 1, 2), rows, n_steps=3, tolerance=0.0)
+    padded, _, _ = em(stack(1, 1, 2, absent=1), rows, n_steps=12, tolerance=0.0)
+    plain, _, _ = em(stack(1, 1, 2), rows, n_steps=12, tolerance=0.0)
     assert_close(padded.at(0).trimmed(), plain.at(0), 1e-12)
 
 

@@ -27,4 +27,4 @@ def test_agrees_with_numpy_to_a_few_units_in_the_last_place(dtype, top):
     # next to one the logarithm is small and its error is that of the argument's last place
     unit = np.maximum(unit, np.finfo(dtype).eps * np.abs(exact))
     assert (np.abs(found - exact) <= 3 * unit + 0.1 * np.finfo(dtype).eps * (exact != 0)).all()
-    assert (found[values == 1.0] == 0.0).all()
+    assert not found[values == 1.0].any()

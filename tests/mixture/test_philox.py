@@ -1,0 +1,79 @@
+"""The random generator against the published vectors, and its numbers against their laws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedmixtures.mixture.philox import normal, philox, random_words, uniform
+from fedmixtures.mixture.precision import precision
+
+# Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds): counter, key, result.
+VECTORS = [
+    ("00000000" * 4, "00000000" * 2, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff" * 4, "ffffffff" * 2, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    (
+        "243f6a8885a308d313198a2e03707344",
+        "a4093822299f31d0",
+        "d16cfe09 94fdcceb 5001e420 24126ea1",
+    ),
+]
+
+
+def words(text):
+    text = text.replace(" ", "")
+    return [np.uint32(int(text[i : i + 8], 16)) for i in range(0, len(text), 8)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_published_vectors(dtype):
+    """In either precision of the program: 64-bit integers may be switched off."""
+    for counter, key, expected in VECTORS:
+        with precision(dtype):
+            arrays = (
+                [jnp.asarray([w]) for w in words(counter)],
+                [jnp.asarray([w]) for w in words(key)],
+            )
+            found = jax.jit(philox)(*arrays)
+        assert [int(w[0]) for w in found] == [int(w) for w in words(expected)]
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    keys = jnp.asarray(np.random.default_rng(0).integers(0, 2**32, (200, 2)), jnp.uint32)
+    return jax.jit(lambda keys: random_words(keys, 150, 5))(keys)
+
+
+def test_uniform_numbers(drawn):
+    for part in drawn:
+        u = np.asarray(uniform(part)).ravel()
+        assert u.min() > 0
+        assert u.max() < 1
+        assert stats.kstest(u, "uniform").pvalue > 1e-4
+
+
+def test_normal_numbers(drawn):
+    for part in drawn:
+        z = np.asarray(normal(part)).ravel()
+        assert np.isfinite(z).all()
+        assert stats.kstest(z, "norm").pvalue > 1e-4
+        assert abs(z.mean()) < 4 / np.sqrt(len(z))
+        assert abs(z.var() - 1) < 4 * np.sqrt(2 / len(z))
+
+
+def test_words_points_and_keys_do_not_go_together(drawn):
+    z = np.stack([np.asarray(normal(part)) for part in drawn])  # words, keys, points
+    correlations = np.corrcoef(z.reshape(5, -1))[np.triu_indices(5, 1)]
+    assert np.abs(correlations).max() < 4.5 / np.sqrt(z[0].size)
+    neighbours = (z[:, :, 1:] * z[:, :, :-1]).ravel()
+    assert abs(neighbours.mean()) < 4.5 / np.sqrt(len(neighbours))
+    across = (z[:, 1:] * z[:, :-1]).ravel()
+    assert abs(across.mean()) < 4.5 / np.sqrt(len(across))
+
+
+def test_the_extremes_of_a_word_are_finite():
+    ends = jnp.asarray([0, 2**32 - 1], jnp.uint32)
+    z = np.asarray(normal(ends))
+    assert z[0] == -z[1]
+    assert 5 < z[1] < 6
