@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures import _checks
-from fedmixtures._types import Array, PerNode, PerSlot
+from fedmixtures._types import Array, PerNode, PerSlot, SlotKeys
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
-from fedmixtures.discrepancy.matching import best_matching
+from fedmixtures.discrepancy.matching import best_matching, best_matchings
+from fedmixtures.mixture.linear import UNROLLED
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -41,6 +42,33 @@ class Euclidean(AbstractDiscrepancy):
         """The neighbour with its components in the order of ours."""
         del key  # nothing random here
         return neighbour.relabel(best_matching(self.pairwise(own, neighbour)))
+
+    def freeze_slots(self, own: Mixture, neighbours: Mixture, keys: SlotKeys) -> Mixture:
+        """`freeze` for a whole block: all costs, then all matchings, with the pairs last."""
+        if own.n_features > UNROLLED:
+            return super().freeze_slots(own, neighbours, keys)
+        nodes, slots, k = neighbours.weights.shape
+        cost = 0.0
+        mine, theirs = self._fields(own), self._fields(neighbours)
+        for (scale, a), (_, b) in zip(mine, theirs, strict=True):
+            a, b = jnp.moveaxis(a, 0, -1), jnp.moveaxis(b, (0, 1), (-1, -2))  # slots, then nodes
+            cost = cost + scale * jnp.square(a[:, None, None, :] - b[None])
+        match = best_matchings(cost.reshape(k, k, slots * nodes)).reshape(k, slots, nodes)
+        order = jnp.transpose(match, (2, 1, 0))
+        pick = lambda part: jnp.take_along_axis(
+            part, order.reshape(*order.shape, *(1,) * (part.ndim - 3)), axis=2
+        )
+        return Mixture(*(pick(jnp.asarray(part)) for part in neighbours.parts))
+
+    def _fields(self, mixture: Mixture) -> list[tuple[Any, Any]]:
+        """The parameters one by one, (..., k) each, and how much their squares weigh in eq. (3)."""
+        in_weights, in_means, in_covariances = self.block_weights
+        d = mixture.n_features
+        fields = [(in_weights, mixture.weights)]
+        fields += [(in_means, mixture.means[..., i]) for i in range(d)]
+        for i in range(d):
+            fields += [(in_covariances, mixture.covariances[..., i, j]) for j in range(d)]
+        return fields
 
     def __call__(self, own, frozen):
         """Eq. (3) at the frozen matching."""

@@ -19,69 +19,63 @@ one by one (no table look-ups, so that a whole block is one vector loop), or ove
 
 def best_matching(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
     """`match[c]` is the neighbour's component paired with our component `c`; least total cost."""
-    k = cost.shape[0]
-    if k <= WRITTEN_OUT:
-        return _written_out(cost)
-    if k <= SUBSETS:
-        return _over_subsets(cost)
+    if cost.shape[0] <= SUBSETS:
+        return _over_subsets(cost[..., None])[:, 0]
     import optax  # above the subset range only: its import is slow
 
     row, column = optax.assignment.hungarian_algorithm(cost)
     return jnp.zeros_like(column).at[row].set(column)  # pairs come in no order of rows
 
 
+def best_matchings(cost: Float[Array, "k k batch"]) -> Int[Array, "k batch"]:
+    """`best_matching` of many at once; the batch stands last, where it is the vector axis."""
+    if cost.shape[0] <= SUBSETS:
+        return _over_subsets(cost)
+    return jax.vmap(best_matching, in_axes=-1, out_axes=-1)(cost)
+
+
 @cache
-def _subset_tables(k: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each number of matched components: the subsets, what precedes them, what was added."""
-    levels = []
+def _subset_tables(k: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """For each number of matched components: rows of the level before, and what was added.
+
+    Each level holds the subsets of one size, a row for each. Also where each subset stands among
+    the rows of all levels.
+    """
+    levels, place, n_rows = [], np.zeros(2**k, np.int32), 0
+    row_of = {0: 0}
     for size in range(1, k + 1):
         subsets = [sum(1 << c for c in chosen) for chosen in combinations(range(k), size)]
         # 32 bits: these constants serve float64 and float32 programs of one process.
         added = np.array([[c for c in range(k) if subset >> c & 1] for subset in subsets], np.int32)
-        subsets = np.array(subsets, np.int32)
-        levels.append((subsets, subsets[:, None] ^ (np.int32(1) << added), added))
-    return levels
+        before = [
+            [row_of[s ^ (1 << c)] for c in row] for s, row in zip(subsets, added, strict=True)
+        ]
+        levels.append((np.array(before, np.int32), added))
+        row_of = {subset: row for row, subset in enumerate(subsets)}
+        place[subsets] = n_rows + np.arange(len(subsets))
+        n_rows += len(subsets)
+    return levels, place
 
 
-def _written_out(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
-    """Held and Karp's recursion; partners travel with the cost, three bits each."""
-    k = cost.shape[0]
-    best = {0: (jnp.zeros((), cost.dtype), jnp.zeros((), jnp.int32))}
-    for own in range(k):
-        grown = {}
-        for chosen in combinations(range(k), own + 1):
-            subset = sum(1 << c for c in chosen)
-            for c in chosen:
-                total, partners = best[subset ^ (1 << c)]
-                total, partners = total + cost[own, c], partners | (c << 3 * own)
-                if subset in grown:
-                    least, kept = grown[subset]
-                    better = total < least
-                    partners = jnp.where(better, partners, kept)
-                    total = jnp.where(better, total, least)
-                grown[subset] = total, partners
-        best = grown
-    partners = best[2**k - 1][1]
-    return jnp.stack([(partners >> 3 * own) & 7 for own in range(k)])
-
-
-def _over_subsets(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
+def _over_subsets(cost: Float[Array, "k k batch"]) -> Int[Array, "k batch"]:
     """Held and Karp's recursion: the best way to give our first s components to a subset."""
-    k = cost.shape[0]
-    best = jnp.zeros(2**k, cost.dtype)
-    choice = jnp.zeros(2**k, jnp.int32)
-    for own, (subsets, before, added) in enumerate(_subset_tables(k)):
-        totals = best[before] + cost[own][added]
-        pick = totals.argmin(1)
-        best = best.at[subsets].set(totals.min(1))
-        choice = choice.at[subsets].set(
-            jnp.take_along_axis(jnp.asarray(added), pick[:, None], axis=1)[:, 0]
-        )
-
-    def backtrack(subset, own):
-        del own
-        partner = choice[subset]
-        return subset ^ (1 << partner), partner
-
-    _, partners = jax.lax.scan(backtrack, jnp.int32(2**k - 1), jnp.arange(k), reverse=True)
-    return partners
+    k, _, batch = cost.shape
+    levels, place = _subset_tables(k)
+    best, choices = jnp.zeros((1, batch), cost.dtype), []
+    for own, (before, added) in enumerate(levels):
+        least = best[before[:, 0]] + cost[own, added[:, 0]]
+        pick = jnp.broadcast_to(added[:, :1], least.shape)
+        for j in range(1, own + 1):  # candidates in order, so that the first of equals is kept
+            other = best[before[:, j]] + cost[own, added[:, j]]
+            pick = jnp.where(other < least, added[:, j, None], pick)
+            least = jnp.minimum(other, least)
+        # Each level is kept: worked out anew for every use, the cost would double per level.
+        best, pick = jax.lax.optimization_barrier((least, pick))
+        choices.append(pick)
+    choice = jnp.concatenate(choices)
+    subset = jnp.full((1, batch), 2**k - 1, jnp.int32)
+    partners = []
+    for _ in range(k):
+        partners.append(jnp.take_along_axis(choice, jnp.asarray(place)[subset], axis=0))
+        subset = subset ^ (1 << partners[-1])
+    return jnp.concatenate(partners[::-1])
