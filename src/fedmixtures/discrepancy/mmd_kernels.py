@@ -16,9 +16,11 @@ from jaxtyping import Float
 from fedmixtures._types import Array
 from fedmixtures.mixture.linear import (
     UNROLLED,
+    inverse_by_elimination,
     inverse_cholesky,
     inverse_cholesky_entries,
     lower_triangle,
+    on_gpu,
     sum_of,
     sum_together,
     symmetric,
@@ -44,7 +46,8 @@ def atom_sums(own: Mixture, atoms: Mixture, factors: Float[Array, "nodes s"], ba
     over all other slots.
     """
     if own.n_features > UNROLLED:
-        return _by_factorisation(own, atoms, factors, bandwidths)
+        many = _by_factorisation if on_gpu() else _by_elimination
+        return many(own, atoms, factors, bandwidths)
     return _unrolled(own, atoms, factors, bandwidths)
 
 
@@ -152,6 +155,55 @@ def _by_entries(delta, summed, sigma):
         for i in range(d)
     ]
     return g, v, precision
+
+
+def _by_elimination(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
+    """Many features on a CPU: one slot and bandwidth at a time, all pairs on the last axis.
+
+    Memory never holds more than the pairs of one slot. Slots in use come first, and the loop ends
+    there.
+    """
+    nodes, slots, k = atoms.weights.shape
+    d, n_own = own.n_features, nodes * k
+    sigmas = jnp.stack([jnp.asarray(s, own.means.dtype) for s in bandwidths])
+    eye = jnp.eye(d, dtype=own.means.dtype)[:, :, None]
+    last = lambda part: jnp.moveaxis(part.reshape(n_own, *part.shape[2:]), 0, -1)
+    means, covariances = last(own.means)[:, None], last(own.covariances)[:, :, None]
+    # (slots, ..., atoms, nodes): an own component stands beside every atom of its node
+    spread = lambda part: jnp.repeat(jnp.moveaxis(part, (0, 2), (-1, -2)), k, axis=-1)
+    weights = spread(atoms.weights * factors[:, :, None])
+    atom_means, atom_covariances = spread(atoms.means), spread(atoms.covariances)
+
+    def one_slot(i):
+        delta = means - atom_means[i]
+        summed = covariances + atom_covariances[i]
+        flat = lambda part: part.reshape(*part.shape[:-2], k * n_own)
+
+        def one_bandwidth(total, sigma):
+            inverse, scale = inverse_by_elimination(flat(summed) + sigma**2 * eye, sigma)
+            v = (inverse * flat(delta)[None]).sum(1)
+            exponent = (v * flat(delta)).sum(0)
+            g = (scale * jnp.exp(-0.5 * exponent)).reshape(k, n_own) * weights[i]
+            inverse, v = inverse.reshape(d, d, k, n_own), v.reshape(d, k, n_own)
+            second = (g[None, None] * (v[:, None] * v[None] - inverse)).sum(2)
+            new = (g.sum(0), -(g[None] * v).sum(1), 0.5 * second)
+            return jax.tree.map(jnp.add, total, new), None
+
+        shapes = ((n_own,), (d, n_own), (d, d, n_own))
+        zero = tuple(jnp.zeros(shape, own.means.dtype) for shape in shapes)
+        return jax.lax.scan(one_bandwidth, zero, sigmas)[0]
+
+    def add(i, carry):
+        own_kernels, total = carry
+        new = one_slot(i)
+        return jnp.where(i == 0, new[0], own_kernels), jax.tree.map(jnp.add, total, new)
+
+    in_use = jnp.where(factors != 0, jnp.arange(1, slots + 1)[None], 0).max()
+    shapes = ((n_own,), (d, n_own), (d, d, n_own))
+    zero = tuple(jnp.zeros(shape, own.means.dtype) for shape in shapes)
+    own_kernels, total = jax.lax.fori_loop(0, jnp.maximum(in_use, 1), add, (zero[0], zero))
+    first = lambda part: jnp.moveaxis(part, -1, 0).reshape(nodes, k, *part.shape[:-1])
+    return first(own_kernels), first(total[0] - own_kernels), first(total[1]), first(total[2])
 
 
 def _by_factorisation(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:

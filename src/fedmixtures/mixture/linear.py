@@ -114,6 +114,36 @@ def _by_elimination(
     return table[..., d:] / jnp.sqrt(pivots)[..., None], jnp.log(pivots).sum(-1)
 
 
+def inverse_by_elimination(
+    matrices: Float[Array, "d d batch"], scale: float | Array
+) -> tuple[Float[Array, "d d batch"], Float[Array, " batch"]]:
+    r"""$A^{-1}$ and $\text{scale}^d / \sqrt{|A|}$ by Gauss-Jordan steps, the batch standing last.
+
+    For well-conditioned positive definite matrices, which need no exchange of rows. Every step is
+    one vector operation over the batch, several times as fast as LAPACK on matrices this small.
+    """
+    d = len(matrices)
+    index = jnp.arange(d)
+
+    def around(matrices, p):
+        """What the step at pivot `p` subtracts, as column times row, and the inverse pivot."""
+        here = (index == p)[:, None]
+        inverse = 1.0 / matrices[p, p]
+        row = jnp.where(here, inverse[None], matrices[p] * inverse[None])
+        return jnp.where(here, -1.0, matrices[:, p]), row, inverse
+
+    def eliminate(p, carry):
+        matrices, factor, column, row, inverse = carry
+        keep = jnp.where(index == p, 0.0, 1.0).astype(matrices.dtype)
+        keep = (keep[:, None] * keep[None])[:, :, None]
+        matrices = keep * matrices - column[:, None] * row[None]
+        following = around(matrices, jnp.minimum(p + 1, d - 1))
+        return matrices, factor * (scale * jnp.sqrt(inverse)), *following
+
+    start = (matrices, jnp.ones(matrices.shape[-1], matrices.dtype), *around(matrices, 0))
+    return jax.lax.fori_loop(0, d, eliminate, start)[:2]
+
+
 def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[jax.Array]:
     """Sum several arrays of one shape over one axis in a single loop.
 
