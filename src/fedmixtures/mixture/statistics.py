@@ -55,6 +55,8 @@ def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistic
         one_pass = _by_gpu_kernel
     elif d <= UNROLLED and k * (1 + d + d * (d + 1) // 2) <= MOST_SUMS:
         return _unrolled(theta, rows, row_weights)
+    elif 1 + d + d * (d + 1) // 2 <= MOST_SUMS and not on_gpu():
+        one_pass = _rows_last
     m = rows.shape[1]
     if m <= ROW_CHUNK:
         return one_pass(theta, rows, row_weights)
@@ -224,6 +226,30 @@ def _by_gpu_kernel(
     triangle = iter(parts[1 + d :])
     return Statistics(
         log_likelihood,
+        parts[0],
+        jnp.stack(parts[1 : 1 + d], axis=-1),
+        symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
+    )
+
+
+def _rows_last(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+    """A dozen features at most: as `_unrolled`, but components stay an axis of the arrays."""
+    d = theta.n_features
+    inverse, log_determinant = inverse_cholesky(theta.covariances)
+    constant = _constants(theta, log_determinant)[:, :, None]
+    delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]  # (nodes, k, m)
+    white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
+    log_joint = constant - 0.5 * sum_of(w * w for w in white)
+    top = log_joint.max(1, keepdims=True)
+    unnormalised = jnp.exp(log_joint - top)
+    total = unnormalised.sum(1, keepdims=True)
+    share = unnormalised * (row_weights[:, None, :] / total)
+    first = [share * delta[i] for i in range(d)]
+    second = [first[i] * delta[j] for i in range(d) for j in range(i + 1)]
+    parts = sum_together([share, *first, *second], axis=2)
+    triangle = iter(parts[1 + d :])
+    return Statistics(
+        (row_weights * (top + fast_log(total))[:, 0]).sum(-1),
         parts[0],
         jnp.stack(parts[1 : 1 + d], axis=-1),
         symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
