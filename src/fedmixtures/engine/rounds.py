@@ -23,8 +23,13 @@ States = tuple[Any, ...]
 
 def dynamic(program: Method, dtype: str) -> Method:
     """The program with its numbers as arrays: another alpha is not another compilation."""
-    is_number = lambda leaf: isinstance(leaf, float)
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_number(x) else x, _floats(program))
+    leaves, structure = jax.tree.flatten(_floats(program))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, float)]
+    # All in one call: it costs as much as one of them.
+    numbers = jax.device_put([np.asarray(leaves[i], dtype) for i in places])
+    for i, number in zip(places, numbers, strict=True):
+        leaves[i] = number
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _floats(module: eqx.Module) -> eqx.Module:
@@ -164,7 +169,9 @@ def step(program: NodeProgram, state: Any, inbox: Inbox, group: Group, t: jax.Ar
 def message_bytes(program: NodeProgram, groups: Groups, states: States) -> int:
     """Bytes of what one node sends to one neighbour in a round."""
     state, group = states[0], groups[0]
-    first = lambda tree: jax.tree.map(lambda part: part[0], tree)
+    first = lambda tree: jax.tree.map(
+        lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), tree
+    )
     out = jax.eval_shape(program.outgoing, first(state), first(group.weight))
     width, slots = group.weight.shape[1:]
     return tree_bytes(out.broadcast) // width + tree_bytes(out.per_slot) // (width * slots)
