@@ -55,7 +55,7 @@ def test_uniform_numbers(drawn):
 
 def test_normal_numbers(drawn):
     for part in drawn:
-        z = np.asarray(normal(part)).ravel()
+        z = np.asarray(normal(uniform(part))).ravel()
         assert np.isfinite(z).all()
         assert stats.kstest(z, "norm").pvalue > 1e-4
         assert abs(z.mean()) < 4 / np.sqrt(len(z))
@@ -63,7 +63,7 @@ def test_normal_numbers(drawn):
 
 
 def test_words_points_and_keys_do_not_go_together(drawn):
-    z = np.stack([np.asarray(normal(part)) for part in drawn])  # words, keys, points
+    z = np.stack([np.asarray(normal(uniform(part))) for part in drawn])  # words, keys, points
     correlations = np.corrcoef(z.reshape(5, -1))[np.triu_indices(5, 1)]
     assert np.abs(correlations).max() < 4.5 / np.sqrt(z[0].size)
     neighbours = (z[:, :, 1:] * z[:, :, :-1]).ravel()
@@ -74,6 +74,17 @@ def test_words_points_and_keys_do_not_go_together(drawn):
 
 def test_the_extremes_of_a_word_are_finite():
     ends = jnp.asarray([0, 2**32 - 1], jnp.uint32)
-    z = np.asarray(normal(ends))
+    z = np.asarray(normal(uniform(ends)))
     assert z[0] == -z[1]
     assert 5 < z[1] < 6
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-6), ("float32", 4e-6)])
+def test_normal_numbers_are_the_quantiles(dtype, tolerance):
+    u = np.concatenate([np.geomspace(2**-24, 0.5, 5000), 1 - np.geomspace(2**-20, 0.5, 5000)])
+    u = u.astype(dtype)
+    with precision(dtype):
+        found = np.asarray(jax.jit(normal)(jnp.asarray(u)))
+    assert found.dtype == dtype
+    expected = stats.norm.ppf(u.astype("float64"))
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)

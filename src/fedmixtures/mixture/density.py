@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
 from fedmixtures._types import Array, Scalar
+from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
 
 def log_joint(mixture: Mixture, x: Float[Array, "m d"]) -> Float[Array, "m k"]:
     r"""$\ln \pi_c + \ln N(x; \mu_c, \Sigma_c)$ for every row and component."""
-    factor = jnp.linalg.cholesky(mixture.covariances)
+    inverse, log_determinant = inverse_cholesky(mixture.covariances)
     difference = x[None, :, :] - mixture.means[:, None, :]
-    white = jax.vmap(lambda L, rows: solve_triangular(L, rows.T, lower=True))(factor, difference)
-    log_scale = jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)).sum(-1)
-    constant = _log_weights(mixture) - log_scale - 0.5 * x.shape[-1] * jnp.log(2 * jnp.pi)
-    return (constant[:, None] - 0.5 * jnp.square(white).sum(-2)).T
+    white = jnp.einsum("cij,cmj->cmi", inverse, difference)
+    log_scale = 0.5 * (log_determinant + x.shape[-1] * jnp.log(2 * jnp.pi))
+    constant = _log_weights(mixture) - log_scale
+    return (constant[:, None] - 0.5 * jnp.square(white).sum(-1)).T
 
 
 def log_density(mixture: Mixture, x: Float[Array, "m d"]) -> Float[Array, " m"]:

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, Covariances, Means, Weights
+from fedmixtures.mixture.linear import positive_definite
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -123,11 +124,11 @@ def project_covariances(
         return jnp.clip(covariances, low, high)
     if d == 2:
         return _clip_two_by_two(covariances, low, high)
-    # Cholesky tests cost a fraction of eigenvectors, and most steps stay inside.
+    # These tests cost a fraction of eigenvectors, and most steps stay inside.
     eye = jnp.eye(d, dtype=covariances.dtype).reshape((1,) * (covariances.ndim - 2) + (d, d))
-    tests = jnp.linalg.cholesky(jnp.stack([covariances - low * eye, high * eye - covariances]))
+    inside = positive_definite(jnp.stack([covariances - low * eye, high * eye - covariances]))
     return jax.lax.cond(
-        jnp.isfinite(tests).all(),
+        inside.all(),
         lambda matrices: matrices,
         lambda matrices: _clip_spectrum(matrices, low, high),
         covariances,
@@ -135,7 +136,10 @@ def project_covariances(
 
 
 def _clip_spectrum(matrices: Covariances, low: float | Array, high: float | Array) -> Covariances:
-    values, vectors = jnp.linalg.eigh(matrices)
+    d = matrices.shape[-1]
+    # One matrix at a time: see `mixture.linear` on batches in LAPACK.
+    values, vectors = jax.lax.map(jnp.linalg.eigh, matrices.reshape(-1, d, d))
+    values, vectors = values.reshape(matrices.shape[:-1]), vectors.reshape(matrices.shape)
     outside = (values < low) | (values > high)
     clipped = jnp.einsum("...ij,...j,...kj->...ik", vectors, jnp.clip(values, low, high), vectors)
     return jnp.where(outside.any(-1)[..., None, None], _symmetric_part(clipped), matrices)

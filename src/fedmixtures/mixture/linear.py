@@ -1,10 +1,15 @@
-"""Many small symmetric matrices at once, without a call into LAPACK for each of them."""
+"""Many small symmetric matrices at once, without a call into LAPACK for each of them.
+
+Besides speed there is a reason to stay away: JAX 0.10 splits a LAPACK batch over the threads of a
+pool and waits for them inside that pool, so that two such calls at once can wait for each other
+for ever on a machine of two cores (seen with `dtrsm` and `dpotrf`; gone in JAX 0.11).
+"""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from fedmixtures._types import Array
 
@@ -25,6 +30,7 @@ def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
 
     Off the diagonal both mirrored entries count half, so that a gradient comes out symmetric.
     """
+    matrices = jnp.asarray(matrices)
     return [
         [0.5 * (matrices[..., i, j] + matrices[..., j, i]) for j in range(i)]
         + [matrices[..., i, i]]
@@ -74,6 +80,22 @@ def inverse_cholesky_entries(entries: Triangle) -> tuple[Triangle, jax.Array]:
     return inverse, log_determinant
 
 
+def cholesky(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
+    r"""$L$ (lower triangular) with $A = LL^\top$; not finite where $A$ is not positive definite."""
+    d = matrices.shape[-1]
+    if d <= UNROLLED:
+        return _filled(cholesky_entries(lower_triangle(matrices)))
+    table = _eliminated(matrices)[..., :d]
+    pivots = jnp.diagonal(table, axis1=-2, axis2=-1)
+    return jnp.swapaxes(jnp.triu(table) / jnp.sqrt(pivots)[..., None], -1, -2)
+
+
+def positive_definite(matrices: Float[Array, "*batch d d"]) -> Bool[Array, "*batch"]:
+    """Whether all entries are finite and all pivots positive."""
+    pivots = jnp.diagonal(cholesky(matrices), axis1=-2, axis2=-1)
+    return (pivots > 0).all(-1) & jnp.isfinite(matrices).all((-1, -2))
+
+
 def inverse_cholesky(
     matrices: Float[Array, "*batch d d"],
 ) -> tuple[Float[Array, "*batch d d"], Float[Array, "*batch"]]:
@@ -81,20 +103,23 @@ def inverse_cholesky(
     d = matrices.shape[-1]
     if d <= UNROLLED:
         entries, log_determinant = inverse_cholesky_entries(lower_triangle(matrices))
-        zero = jnp.zeros_like(log_determinant)
-        rows = [jnp.stack(row + [zero] * (d - len(row)), axis=-1) for row in entries]
-        return jnp.stack(rows, axis=-2), log_determinant
-    return _by_elimination(matrices)
+        return _filled(entries), log_determinant
+    table = _eliminated(matrices)
+    pivots = jnp.diagonal(table[..., :d], axis1=-2, axis2=-1)
+    return table[..., d:] / jnp.sqrt(pivots)[..., None], jnp.log(pivots).sum(-1)
 
 
-def _by_elimination(
-    matrices: Float[Array, "*batch d d"],
-) -> tuple[Float[Array, "*batch d d"], Float[Array, "*batch"]]:
-    """Eliminate below the diagonal of [A | I], column by column, for the whole batch at once.
+def _filled(entries: Triangle) -> jax.Array:
+    """The lower triangular matrices of a triangle of entries."""
+    d, zero = len(entries), jnp.zeros_like(entries[0][0])
+    rows = [jnp.stack(row + [zero] * (d - len(row)), axis=-1) for row in entries]
+    return jnp.stack(rows, axis=-2)
 
-    Positive definite matrices need no pivoting. LAPACK would be a little quicker, but JAX 0.10
-    splits a batch over the threads of a pool and waits for them inside that pool: two such calls
-    at once can wait for each other for ever on a machine of two cores.
+
+def _eliminated(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d e"]:
+    """[A | I] with all below the diagonal of A eliminated, column by column, over the batch.
+
+    Positive definite matrices need no pivoting. LAPACK would be a little quicker.
     """
     d = matrices.shape[-1]
     eye = jnp.broadcast_to(jnp.eye(d, dtype=matrices.dtype), matrices.shape)
@@ -109,9 +134,7 @@ def _by_elimination(
 
     # Both mirrored entries count half, so that a gradient comes out symmetric.
     even = 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
-    table = jax.lax.fori_loop(0, d, eliminate, jnp.concatenate([even, eye], axis=-1))
-    pivots = jnp.diagonal(table[..., :d], axis1=-2, axis2=-1)
-    return table[..., d:] / jnp.sqrt(pivots)[..., None], jnp.log(pivots).sum(-1)
+    return jax.lax.fori_loop(0, d, eliminate, jnp.concatenate([even, eye], axis=-1))
 
 
 def inverse_by_elimination(

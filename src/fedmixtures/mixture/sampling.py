@@ -8,7 +8,7 @@ import jax.random as jr
 from jaxtyping import Float, Int, Key
 
 from fedmixtures._types import Array
-from fedmixtures.mixture.linear import cholesky_entries, lower_triangle, sum_of
+from fedmixtures.mixture.linear import cholesky, cholesky_entries, lower_triangle, sum_of
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.philox import normal, random_words, uniform
 
@@ -19,7 +19,7 @@ def sample_labelled(
     """Draw `n` points and the component of each, by inversion of the cumulative weights."""
     key_component, key_noise = jr.split(key)
     dtype = jnp.result_type(mixture.means)
-    factor = jnp.linalg.cholesky(mixture.covariances)
+    factor = cholesky(mixture.covariances)
     # The last present component also takes what rounding leaves above the cumulative sum.
     cumulative = jnp.cumsum(jnp.asarray(mixture.weights))
     uniform = jr.uniform(key_component, (n,), dtype) * cumulative[-1]
@@ -31,25 +31,26 @@ def sample_labelled(
 
 
 def standard_draws(
-    keys: Key[Array, "*batch"], n: int, d: int
+    keys: Key[Array, "*batch"], n: int, d: int, dtype
 ) -> tuple[Float[Array, "*batch n"], list[Float[Array, "*batch n"]]]:
     """Uniform numbers in (0, 1), and standard normal ones for each of `d` features.
 
-    In float32 whatever the precision of the program: random numbers cost more than what is done
-    with them, and a Monte-Carlo sum cannot tell.
+    Uniform numbers have 23 bits and are exact in any precision.
     """
-    even, *rest = random_words(jr.key_data(keys), n, 1 + d)
-    return uniform(even), [normal(words) for words in rest]
+    even, *rest = [
+        uniform(words).astype(dtype) for words in random_words(jr.key_data(keys), n, 1 + d)
+    ]
+    return even, [normal(part) for part in rest]
 
 
 def sample(mixture: Mixture, key: Key[Array, ""], n: int) -> Float[Array, "n d"]:
     """Draw `n` points for a Monte-Carlo sum."""
     dtype = jnp.result_type(mixture.means)
-    even, noise = standard_draws(key, n, mixture.n_features)
+    even, noise = standard_draws(key, n, mixture.n_features, dtype)
     cumulative = jnp.cumsum(jnp.asarray(mixture.weights))
-    component = (even.astype(dtype)[:, None] * cumulative[-1] >= cumulative[None, :-1]).sum(-1)
-    noise = jnp.stack(noise, axis=-1).astype(dtype)
-    factor = jnp.linalg.cholesky(mixture.covariances)
+    component = (even[:, None] * cumulative[-1] >= cumulative[None, :-1]).sum(-1)
+    noise = jnp.stack(noise, axis=-1)
+    factor = cholesky(mixture.covariances)
     means = jnp.asarray(mixture.means)
     return means[component] + jnp.einsum("nij,nj->ni", factor[component], noise)
 
@@ -64,21 +65,21 @@ def sample_slots(mixtures: Mixture, keys: Key[Array, "nodes s"], n: int) -> list
     dtype = jnp.result_type(mixtures.means)
     slots_first = lambda part: jnp.moveaxis(jnp.asarray(part), 1, 0)
     draws = jax.lax.map(
-        lambda bits: standard_draws(jr.wrap_key_data(bits), n, d), slots_first(jr.key_data(keys))
+        lambda bits: standard_draws(jr.wrap_key_data(bits), n, d, dtype),
+        slots_first(jr.key_data(keys)),
     )
     of = lambda part, c: part[:, c, None]
 
     def one_slot(args):
         (weights, means, covariances), (even, noise) = args
         cumulative = jnp.cumsum(weights, axis=-1)
-        level = even.astype(dtype) * cumulative[:, -1:]
-        z = [part.astype(dtype) for part in noise]
+        level = even * cumulative[:, -1:]
         factor = cholesky_entries(lower_triangle(covariances))
         points = []
         for i in range(d):
             chosen = None
             for c in range(k):  # the last one whose share of (0, 1) has begun
-                shift = sum_of(of(factor[i][j], c) * z[j] for j in range(i + 1))
+                shift = sum_of(of(factor[i][j], c) * noise[j] for j in range(i + 1))
                 point = of(means[..., i], c) + shift
                 begun = c == 0 or level >= of(cumulative, c - 1)
                 chosen = point if c == 0 else jnp.where(begun, point, chosen)

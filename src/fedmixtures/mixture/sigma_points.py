@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures._types import Array
+from fedmixtures.mixture.linear import cholesky
 from fedmixtures.mixture.mixture import Mixture
 
 KAPPA = 1.0
@@ -25,7 +26,7 @@ def sigma_points(
     steps = jnp.concatenate([jnp.zeros((1, d)), jnp.eye(d), -jnp.eye(d)]) * jnp.sqrt(d + kappa)
     share = jnp.full(2 * d + 1, 0.5 / (d + kappa)).at[0].set(kappa / (d + kappa))
     dtype = mixture.means.dtype
-    factor = jnp.linalg.cholesky(mixture.covariances)
+    factor = cholesky(mixture.covariances)
     offsets = jnp.einsum("...kij,pj->...kpi", factor, steps.astype(dtype))
     one = (1,) * mixture.weights.ndim
     weights = mixture.weights[..., None] * share.astype(dtype).reshape(*one, -1)

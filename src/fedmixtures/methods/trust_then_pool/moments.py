@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.mixture.em import ShapePrior, m_step
+from fedmixtures.mixture.linear import positive_definite
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.statistics import Statistics, statistics
 
@@ -70,9 +71,8 @@ def sound(theta: Mixture, least: float | Array) -> Array:
     """Whether all numbers are finite and all eigenvalues above `least`."""
     eye = jnp.eye(theta.n_features, dtype=theta.means.dtype)
     shifted = theta.covariances - least * eye.reshape((1,) * (theta.means.ndim - 1) + eye.shape)
-    factors = jnp.linalg.cholesky(shifted)
     fine = jnp.isfinite(theta.weights) & (theta.weights >= 0)
-    fine = fine & jnp.isfinite(theta.means).all(-1) & jnp.isfinite(factors).all((-1, -2))
+    fine = fine & jnp.isfinite(theta.means).all(-1) & positive_definite(shifted)
     return fine.all(-1) & (theta.weights.sum(-1) > 0)
 
 
