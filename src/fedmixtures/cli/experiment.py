@@ -20,7 +20,8 @@ def experiment(
     ----------
     names
         Any of table1, table2, fig-sbm, fig-rounds, table3, fig-digits, proposition1, alpha-grid,
-        sensitivity; or all.
+        sensitivity; or all. Beyond the paper: trust-sbm, trust-robust, trust-digits,
+        trust-ablation, trust-cost.
     seeds
         How many seeds, beginning with 0; 20 unless given.
     jobs

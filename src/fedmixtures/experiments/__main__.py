@@ -6,14 +6,14 @@ import argparse
 import sys
 import time
 
-from fedmixtures.experiments.config import NAMES
+from fedmixtures.experiments.config import BEYOND, NAMES
 from fedmixtures.experiments.run import run
 
 
 def main() -> int:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="fedmixtures experiment", description=run.__doc__)
-    parser.add_argument("names", nargs="+", choices=(*NAMES, "all"), metavar="NAME")
+    parser.add_argument("names", nargs="+", choices=(*NAMES, *BEYOND, "all"), metavar="NAME")
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--quick", action="store_true")

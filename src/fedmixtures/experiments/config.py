@@ -22,6 +22,8 @@ NAMES = (
     "sensitivity",
 )
 """All experiments: the paper's in its order, then what stands behind them."""
+BEYOND = ("trust-sbm", "trust-robust", "trust-digits", "trust-ablation", "trust-cost")
+"""Experiments beyond the paper: run by name, not with ``all``."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Experiment:
 
 def load(name: str) -> Experiment:
     """The experiment of this name, from the package."""
-    _checks.one_of("name", name, NAMES)
+    _checks.one_of("name", name, (*NAMES, *BEYOND))
     text = files("fedmixtures.experiments").joinpath("configs", f"{name}.toml").read_text("utf-8")
     return from_toml(text)
 

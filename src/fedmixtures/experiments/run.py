@@ -11,7 +11,7 @@ from types import ModuleType
 from fedmixtures import _checks
 from fedmixtures.experiments import environment, tables
 from fedmixtures.experiments.cells import Cell
-from fedmixtures.experiments.config import NAMES, Experiment, load
+from fedmixtures.experiments.config import BEYOND, NAMES, Experiment, load
 from fedmixtures.experiments.journal import Journal
 from fedmixtures.experiments.pool import Progress, complete
 from fedmixtures.experiments.published import place
@@ -34,7 +34,7 @@ def run(
     Parameters
     ----------
     names
-        One name, several, or ``"all"``.
+        One name, several, or ``"all"`` (of the paper).
     seeds
         How many, beginning with 0; None takes the number of the configuration (20).
     jobs
@@ -122,7 +122,7 @@ def _names(names: str | Iterable[str]) -> tuple[str, ...]:
     if given == ("all",):
         return NAMES
     for name in given:
-        _checks.one_of("name", name, (*NAMES, "all"))
+        _checks.one_of("name", name, (*NAMES, *BEYOND, "all"))
     return given
 
 
