@@ -13,6 +13,7 @@ from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
 from fedmixtures.engine.solve import Options, solve
+from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
@@ -41,6 +42,26 @@ class Solve:
 
     def run(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return solve(*self.args, self.options).theta.parts
+
+
+class Fit:
+    """The estimator as a user calls it: checks, k-means starts, solver, fitted attributes."""
+
+    name = "ours, whole fit"
+
+    def __init__(self, problem: Problem, coupling: str):
+        data = problem.node_data()
+        self.args = data.rows, None, data.node_index
+        self.estimator = NetworkGaussianMixture(
+            n_components=problem.theta.n_components,
+            method=program(problem, coupling),
+            n_rounds=problem.n_rounds,
+            graph=problem.network,
+        )
+
+    def run(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        fitted = self.estimator.fit(*self.args)
+        return fitted.weights_, fitted.means_, fitted.covariances_
 
 
 class Rounds:

@@ -10,7 +10,11 @@ from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.init.many_nodes import distinct_rows_of_all, mixtures_of_many, seeds_of_many
 from fedmixtures.mixture.mixture import Mixture
+
+MANY_NODES = 200
+"""From here on compiling the batched program pays."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,14 @@ class KMeansStart:
     ridge
         Added to the diagonal of every covariance; None adds the smallest variance that the
         method's feasible set allows.
+    batched
+        True clusters all nodes together in JAX, False one after the other by scikit-learn. The two
+        draw different random numbers. None is scikit-learn for fewer than 200 nodes.
     """
 
     n_init: int = 10
     ridge: float | None = None
+    batched: bool | None = None
 
     def __post_init__(self):
         _checks.whole("n_init", self.n_init)
@@ -42,15 +50,17 @@ class KMeansStart:
     ) -> Mixture:
         """Starting mixtures of all nodes, stacked."""
         ridge = default_ridge if self.ridge is None else self.ridge
-        distinct = [distinct_rows(*data.of(i)) for i in range(data.n_nodes)]
-        counts = {label: len(rows) for label, (rows, _) in zip(data.labels, distinct, strict=True)}
+        data = distinct_rows_of_all(data)
+        counts = dict(zip(data.labels, data.counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
-        nodes = zip(data.labels, distinct, n_components, strict=True)
+        if self.batched or (self.batched is None and data.n_nodes >= MANY_NODES):
+            seeds = seeds_of_many(seed, data.labels)
+            return mixtures_of_many(data, n_components, seeds, self.n_init, ridge)
         # Threads cost more than they bring on rows this few, much more on a busy machine.
         with threadpool_limits(1, user_api="openmp"):
             found = [
-                self._one_node(rows, weights, k, node_seed(seed, label), ridge)
-                for label, (rows, weights), k in nodes
+                self._one_node(*data.of(i), k, node_seed(seed, data.labels[i]), ridge)
+                for i, k in enumerate(n_components)
             ]
         return Mixture.stack(found)
 

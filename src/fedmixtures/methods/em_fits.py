@@ -1,7 +1,8 @@
 """Ordinary mixture fits by EM from k-means starts: by scikit-learn, or many at once by JAX.
 
 Both engines make the same starts from the same seed and run the same iteration, so that they agree
-up to rounding; they part only where two starts are equally good.
+up to rounding; they part only where two starts are equally good. From 200 fits on JAX also makes
+the starts, with random draws of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
-from fedmixtures.init.kmeans import clustered_mixture, distinct_rows
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.init.kmeans import MANY_NODES, clustered_mixture, distinct_rows
+from fedmixtures.init.many_nodes import mixtures_of_many
 from fedmixtures.methods.one_shot import OneShot
 from fedmixtures.mixture.em import Fitted, ShapePrior, expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
@@ -157,7 +160,7 @@ class EMFits(OneShot):
         mixtures: list[Mixture | None] = [None] * len(tasks)
         unsettled = []
         for batch in _batches(tasks, self.n_init):
-            starts = [self._starts(tasks[i]) for i in batch]
+            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= MANY_NODES)
             fitted = self._run([tasks[i] for i in batch], starts)
             first = 0
             for i, own in zip(batch, starts, strict=True):
@@ -169,6 +172,24 @@ class EMFits(OneShot):
                 first += len(own)
         labels = [tasks[i].label for i in sorted(unsettled)]
         return Fits([mixture for mixture in mixtures if mixture is not None], labels)
+
+    def _starts_of(self, tasks: list[Task], many: bool) -> list[list[Mixture]]:
+        """The starts of every task; k-means of many tasks runs in JAX, with draws of its own."""
+        if not many or any(task.start is not None for task in tasks):
+            return [self._starts(task) for task in tasks]
+        sizes = [len(task.rows) for task in tasks]
+        data = NodeData(
+            labels=tuple(task.label for task in tasks),
+            rows=np.concatenate([task.rows for task in tasks]),
+            row_weights=np.concatenate([task.counts for task in tasks]),
+            offsets=np.concatenate([[0], np.cumsum(sizes)]),
+            source_index=np.arange(sum(sizes)),
+        )
+        ks = [task.n_components for task in tasks]
+        seeds = np.array([task.seed for task in tasks], dtype=np.uint32)
+        found = mixtures_of_many(data, ks, seeds, self.n_init, self.reg_covar, keep_all=True)
+        each = [found.at(i).trimmed() for i in range(len(found.weights))]
+        return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(tasks))]
 
     def _starts(self, task: Task) -> list[Mixture]:
         """The starts scikit-learn would make: one random stream through all of them."""
