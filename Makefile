@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?= -n 2
+FRAMES ?= 100000
+KILLS ?= 20
 BIN := .venv/bin
 
 # What the caller's shell has active is not ours.
@@ -11,9 +13,6 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 # The test environment holds all that the demo needs; where it exists, use it.
 DEMO_READY := $(if $(wildcard .venv/.ready-test),.venv/.ready-test,.venv/.ready-all)
-
-# A network of loopback alone, where the system lets us make one.
-ALONE := $(shell unshare -rn true 2>/dev/null && echo "unshare -rn sh -c 'ip link set lo up && exec \"\$$@\"' sh")
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -41,9 +40,11 @@ browser:
 unit: .venv/.ready-test  ## The fast tests only
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not silos"
 
+# One test: make federation ONLY=test_what_four_sites_cost
 federation: .venv/.ready-test .venv/.ready-nvflare  ## Real silos on this machine: faults, intruders, costs
-	FEDERATION_RESULTS=results/federation FEDERATION_FRAMES=100000 $(ALONE) \
-	$(BIN)/python -m pytest tests/federation -m silos -n 0 -v
+	FEDERATION_RESULTS=results/federation FEDERATION_FRAMES=$(FRAMES) FEDERATION_KILLS=$(KILLS) \
+	tests/federation/alone.sh $(BIN)/python -m pytest tests/federation -m silos -n 0 -v \
+	-p no:cacheprovider $(if $(ONLY),-k $(ONLY))
 
 lint: .venv/.ready-test  ## Ruff, types and import contracts
 	$(BIN)/ruff check

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import time
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -118,10 +121,31 @@ def log_lines(folder: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def record(name: str, **figures) -> None:
+def record(name: str, *, seed: int | None = None, **figures) -> None:
     """Keep what a run measured, where `make federation` asks for it (``FEDERATION_RESULTS``)."""
     folder = os.environ.get("FEDERATION_RESULTS")
-    if folder:
-        path = Path(folder) / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")
+    if not folder:
+        return
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]
+    about = {
+        "command": f"make federation ONLY={test.split('::')[-1].split('[')[0]}",
+        "test": test,
+        "seed": seed,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "versions": versions(),
+        "machine": {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)},
+    }
+    path = Path(folder) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"about": about, **figures}, indent=2, sort_keys=True) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part."""
+    found = {"python": platform.python_version()}
+    for name in ("fedmixtures", "jax", "numpy", "nvflare", "cryptography", "dp-accounting"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -15,6 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nvflare.fuel.flare_api.api_spec import (
+    AuthenticationError,
+    InternalError,
+    JobNotFound,
+    JobNotRunning,
+    NoClientsAvailable,
+    NoReply,
+    SessionClosed,
+)
+from nvflare.fuel.hci.proto import MetaStatusValue
+
 from fedmixtures.federation.frames import Frame
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.nvflare_controller import OUTCOME, RESULTS
@@ -22,6 +33,15 @@ from fedmixtures.federation.nvflare_kits import ADMIN, write_job
 
 Listener = Callable[[str, dict[str, Any]], None]
 ENDED = ("FINISHED", "FAILED", "ABORTED", "ABANDONED", "DELETED")
+NO_REPLY = MetaStatusValue.NO_REPLY
+POLL = 0.5
+GONE = 20
+"""Polls without a running controller after which a job is ended from here."""
+LOST_HUB = (
+    ConnectionError, TimeoutError, SessionClosed, AuthenticationError, InternalError, NoReply,
+    JobNotFound,
+)  # fmt: skip
+"""What NVFlare raises while a hub is going, away, or just back."""
 
 
 class FederationError(RuntimeError):
@@ -79,9 +99,12 @@ class Driver:
             self._session = None
 
     def connected(self) -> list[str]:
-        """Sites the hub has heard of lately."""
-        clients = self.session().get_system_info().client_info
-        return [c.name for c in clients]
+        """Sites that answer the hub just now; its own list holds the dead for ten minutes."""
+        try:
+            answers = self.session().get_client_job_status() or []
+        except NoClientsAvailable:
+            return []
+        return sorted({a["client_name"] for a in answers if a.get("status") != NO_REPLY})
 
     def wait_for(self, sites: tuple[str, ...], patience: float) -> list[str]:
         """Sites of these that are there; all, or those that came before patience ran out."""
@@ -107,12 +130,14 @@ class Driver:
         for number in range(max_segments):
             here = self.wait_for(job.sites, patience)
             begun = time.time()
-            job_id = self._submit(job, len(here), controller)
-            if last:
-                with contextlib.suppress(Exception):  # it may hang about as "running"
-                    self.session().abort_job(last)
-            self.listener("segment", {"number": number, "job_id": job_id, "sites": here})
-            outcome = self._watch(job_id, job, watched)
+            try:
+                job_id = self._submit(job, len(here), controller, last)
+                self.listener("segment", {"number": number, "job_id": job_id, "sites": here})
+                outcome = self._watch(job_id, job, watched)
+                last = job_id
+            except LOST_HUB:
+                self.close()
+                outcome = {"outcome": "lost", "sites": ["hub"]}
             outcome["seconds"] = time.time() - begun
             outcome["absent"] = sorted(set(job.sites) - set(here))
             watched.segments.append(outcome)
@@ -121,41 +146,47 @@ class Driver:
                 return watched
             if outcome["outcome"] == "refused":
                 raise FederationError("; ".join(outcome["reasons"].values()))
-            last = job_id
         raise FederationError(f"the fit was interrupted {max_segments} times and is given up.")
 
-    def _submit(self, job: Job, n_sites: int, controller: dict[str, Any]) -> str:
+    def _submit(self, job: Job, n_sites: int, controller: dict[str, Any], last: str) -> str:
+        if last:  # it may hang about as "running"
+            with contextlib.suppress(Exception):
+                self.session().abort_job(last)
         with tempfile.TemporaryDirectory() as folder:
             path = write_job(Path(folder) / job.name, job, n_sites, **controller)
             return self.session().submit_job(str(path))
 
     def _watch(self, job_id: str, job: Job, watched: Watched) -> dict[str, Any]:
         """Until the segment ends; progress is told as it comes."""
-        hub = self._hub_started()
+        hub, ran, gone = None, False, 0
         while True:
             try:
-                status = str(self.session(600).get_job_meta(job_id).get("status", ""))
+                session = self.session(600)
+                started = self._hub_started()
+                # A hub that was restarted lists the job as running, but does not run it.
+                if started != (hub := hub or started):
+                    return {"outcome": "lost", "sites": ["hub"]}
+                status = str(session.get_job_meta(job_id).get("status", ""))
                 if any(word in status for word in ENDED):
                     return self._outcome(job_id, job, status, watched)
-                # A hub that was restarted lists the job as running, but does not run it.
-                if self._hub_started() != hub:
-                    return {"outcome": "lost", "sites": ["hub"]}
-                if progress := self.progress(job_id):
+                progress = self.progress(job_id)
+                ran, gone = ran or bool(progress), 0 if progress else gone + 1
+                if progress:
                     self.listener("progress", progress)
-            except FederationError:
+                if ran and gone == GONE:  # over, but the hub waits for a lost site to say so too
+                    session.abort_job(job_id)
+            except (FederationError, JobNotFound):
                 raise
             except Exception as error:  # the connection broke
                 self.close()
                 self.listener("hub lost", {"error": type(error).__name__})
-            time.sleep(0.5)
+            time.sleep(POLL)
 
     def _hub_started(self) -> Any:
         return self.session().get_system_info().server_info.start_time
 
     def progress(self, job_id: str) -> dict[str, Any]:
         """Round of each site and whom it waits for, as the hub knows them; empty before the run."""
-        from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning
-
         try:
             stats = self.session().show_stats(job_id, "server")
         except (JobNotFound, JobNotRunning):

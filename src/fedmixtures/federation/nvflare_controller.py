@@ -24,9 +24,9 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from fedmixtures.federation.frames import Frame, FrameError, is_count
 from fedmixtures.federation.job import Job
+from fedmixtures.federation.nvflare_carrier import BODY, NOBODY, PROGRESS_TOPIC
 from fedmixtures.federation.protocol import request
 
-BODY, PROGRESS_TOPIC = "frame", "fedmixtures.progress"
 OUTCOME, RESULTS = "outcome.json", "sealed_results"
 
 
@@ -44,6 +44,8 @@ class RoundsController(Controller):
     lost_after
         Seconds without a sign of life after which a site counts as lost; less than `deadline`, so
         that nobody has gone on with old models when a segment ends.
+    start_timeout
+        Seconds a site's process may take to give its first sign of life.
     """
 
     def __init__(
@@ -52,10 +54,12 @@ class RoundsController(Controller):
         hello_timeout: int = 240,
         deadline: float = 60.0,
         lost_after: float = 20.0,
+        start_timeout: float = 90.0,
     ):
         super().__init__(task_check_period=0.1)
         self.job = Job.from_plain(job)
-        self.hello_timeout, self.deadline, self.lost_after = hello_timeout, deadline, lost_after
+        self.hello_timeout, self.deadline = hello_timeout, deadline
+        self.lost_after, self.start_timeout = lost_after, start_timeout
         self.replies: dict[str, Frame] = {}
         self.seen: dict[str, float] = {}
         self.progress: dict[str, dict[str, Any]] = {}
@@ -88,11 +92,15 @@ class RoundsController(Controller):
         site, t = head.get("site"), head.get("round")
         if site not in self.job.n_components or not is_count(t):
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
-        waiting = [s for s in head.get("waiting_for", ()) if s in self.job.n_components]
+        known, told = (*self.job.n_components, NOBODY), head.get("rejected")
+        waiting, told = head.get("waiting_for"), told if isinstance(told, dict) else {}
+        how = {
+            "round": t,
+            "waiting_for": [s for s in waiting if s in known] if isinstance(waiting, list) else [],
+            "rejected": {s: n for s, n in told.items() if s in known and is_count(n)},
+        }
         with self.lock:
-            self.seen[site] = time.monotonic()
-            told = self.progress.get(site, {}).get("rejected", 0) + len(head.get("rejected", ()))
-            self.progress[site] = {"round": t, "waiting_for": waiting, "rejected": told}
+            self.seen[site], self.progress[site] = time.monotonic(), how
         return make_reply(ReturnCode.OK)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext):
@@ -108,24 +116,26 @@ class RoundsController(Controller):
         here = [c for c in fl_ctx.get_engine().get_clients() if c.name in self.job.n_components]
         begun = time.time()
         hello = request("hello", job=json.loads(self.job.to_json()))
-        lost = self._ask_all("hello", hello, here, abort, fl_ctx, self.hello_timeout, watch=False)
+        lost = self._ask_all("hello", hello, here, abort, fl_ctx, self.hello_timeout)
         if refused := self._refused():
             return {"outcome": "refused", "reasons": refused}
-        if lost:
+        if lost or abort.triggered:
             return {"outcome": "lost", "sites": lost}
         rounds = [set(reply.head["rounds"]) for reply in self.replies.values()]
         common = max(set.intersection(*rounds))
         present = [client.name for client in here]
         ready = time.time()
         run = request("run", round=common, present=present, deadline=self.deadline)
-        lost = self._ask_all("run", run, here, abort, fl_ctx, 0, watch=True)
+        lost = self._ask_all("run", run, here, abort, fl_ctx, 0)
         timing = {"first_round": common, "ready_s": ready - begun, "rounds_s": time.time() - ready}
         if refused := self._refused():
             return {"outcome": "refused", "reasons": refused, **timing}
         if lost or abort.triggered:
             return {"outcome": "lost", "sites": lost, **timing}
         self._keep_results()
-        return {"outcome": "completed", "present": present, **timing}
+        stopped = {site: reply.head["round"] for site, reply in self.replies.items()}
+        held = {site: t for site, t in stopped.items() if t < self.job.n_rounds}
+        return {"outcome": "completed", "present": present, "held": held, **timing}
 
     def _refused(self) -> dict[str, str]:
         return {
@@ -136,29 +146,31 @@ class RoundsController(Controller):
 
     def _ask_all(
         self, name: str, frame: Frame, here: list[Client], abort: Signal, fl_ctx: FLContext,
-        timeout: int, *, watch: bool,
+        timeout: int,
     ) -> list[str]:  # fmt: skip
         """Give a task to all sites and wait for all; returns the sites that were lost."""
         data = Shareable()
         data[BODY] = frame.encode()
         self.replies = {}
         now = time.monotonic()
-        with self.lock:
-            self.seen = {client.name: now for client in here}
         task = Task(name, data=data, timeout=timeout, result_received_cb=self._on_result)
         self.broadcast(task, fl_ctx, targets=here, min_responses=len(here))
         names = {client.name for client in here}
         while not abort.triggered and set(self.replies) != names and not self._refused():
             missing = names - set(self.replies)
-            with self.lock:
-                oldest = {s: time.monotonic() - self.seen[s] for s in missing}
-            silent = sorted(s for s, age in oldest.items() if age > self.lost_after)
-            if watch and silent:
-                return silent
-            if not watch and time.monotonic() - now > timeout:
+            if lost := sorted(site for site in missing if self._is_lost(site, now)):
+                return lost
+            if timeout and time.monotonic() - now > timeout:
                 return sorted(missing)
             time.sleep(0.1)
         return []
+
+    def _is_lost(self, site: str, asked: float) -> bool:
+        """Silent for too long, or never heard at all since its process should have started."""
+        with self.lock:
+            seen = self.seen.get(site)
+        silent = time.monotonic() - (asked if seen is None else max(seen, asked))
+        return silent > (self.start_timeout if seen is None else self.lost_after)
 
     def _on_result(self, client_task: ClientTask, fl_ctx: FLContext):
         result, name = client_task.result, client_task.client.name
@@ -166,6 +178,7 @@ class RoundsController(Controller):
             if result.get_return_code() != ReturnCode.OK:
                 raise FrameError(f"the site failed: {result.get_return_code()}")
             reply = Frame.decode(result.get(BODY))
+            _check_reply(reply)
         except FrameError as error:
             reply = request("refused", reason=str(error))
         self.replies[name] = reply
@@ -184,3 +197,16 @@ class RoundsController(Controller):
         folder.mkdir(exist_ok=True)
         for site, reply in self.replies.items():
             (folder / f"{site}.fmx").write_bytes(reply.encode())
+
+
+def _check_reply(reply: Frame) -> None:
+    """What this controller reads of a site's reply."""
+    kind, rounds = reply.head.get("kind"), reply.head.get("rounds")
+    if kind == "hello" and not (
+        isinstance(rounds, list) and 0 in rounds and all(is_count(t) for t in rounds)
+    ):
+        raise FrameError("the site names no rounds that it can go back to")
+    if kind == "result" and not is_count(reply.head.get("round")):
+        raise FrameError("the site does not say after which round it stands")
+    if kind not in ("hello", "result", "refused"):
+        raise FrameError(f"the site answers {str(kind)[:20]!r}")

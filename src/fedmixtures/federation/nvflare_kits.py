@@ -79,6 +79,7 @@ def provision(folder: Path, sites: Sequence[str], port: int, host: str = "localh
             for name, arguments in builders
         ],
     }
+    folder = folder.absolute()  # NVFlare's command runs in there
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "project.yml").write_text(json.dumps(project, indent=2))  # JSON is YAML
     nvflare("provision", "-p", str(folder / "project.yml"), "-w", str(folder), cwd=folder)

@@ -49,6 +49,7 @@ class OneMachine:
         gate: Mapping[str, Any] | None = None,
         listener: Listener | None = None,
     ):
+        folder = folder.absolute()  # every party runs in a folder of its own
         self.folder, self.sites, self.listener = folder, tuple(rows), listener
         self.kits = provision(folder, self.sites, free_port())
         secure_hub(self.kits / HUB)
@@ -65,24 +66,10 @@ class OneMachine:
         self.driver = Driver(self.kits / ADMIN, listener=listener)
 
     def _site(self, name, key, rows, features, limits, gate) -> None:
-        own = self.folder / "sites" / name
-        own.mkdir(parents=True, mode=0o700)
-        key.save(own / "site.key")
-        self.roster.save(own / "roster.toml")
-        header = ",".join(f'"{feature}"' for feature in features)
-        lines = [",".join(repr(float(x)) for x in row) for row in rows]
-        (own / "rows.csv").write_text("\n".join([header, *lines]) + "\n")
-        config = {
-            "name": name,
-            "key": str(own / "site.key"),
-            "roster": str(own / "roster.toml"),
-            "state": str(own / "state"),
-            "data": {"path": str(own / "rows.csv"), "columns": list(features)},
-            "limits": {"share_result": True, **limits},
-            "release_gate": dict(gate),
-        }
-        (self.kits / name / "local" / SITE_FILE).write_text(to_toml(config))
-        secure(self.kits / name, EXECUTOR)
+        own, kit = self.folder / "sites" / name, self.kits / name
+        path = kit / "local" / SITE_FILE
+        write_site(own, path, name, key, self.roster, rows, features, limits, gate)
+        secure(kit, EXECUTOR)
 
     def __enter__(self) -> OneMachine:
         for party in self.parties.values():
@@ -114,3 +101,33 @@ class OneMachine:
         """The last checkpoint of a site, read without its rows."""
         folder = self.folder / "sites" / name / "state" / f"{job.name}-{job.key[:12]}"
         return Store.look(folder)
+
+
+def write_site(
+    folder: Path,
+    path: Path,
+    name: str,
+    key: SiteKey,
+    roster: Roster,
+    rows: np.ndarray,
+    features: tuple[str, ...],
+    limits: Mapping[str, Any] | None = None,
+    gate: Mapping[str, Any] | None = None,
+) -> None:
+    """What one site holds, in its own folder, and its configuration at `path`."""
+    folder.mkdir(parents=True, mode=0o700)
+    key.save(folder / "site.key")
+    roster.save(folder / "roster.toml")
+    header = ",".join(f'"{feature}"' for feature in features)
+    lines = [",".join(repr(float(x)) for x in row) for row in rows]
+    (folder / "rows.csv").write_text("\n".join([header, *lines]) + "\n")
+    config = {
+        "name": name,
+        "key": str(folder / "site.key"),
+        "roster": str(folder / "roster.toml"),
+        "state": str(folder / "state"),
+        "data": {"path": str(folder / "rows.csv"), "columns": list(features)},
+        "limits": {"share_result": True, **(limits or {})},
+        "release_gate": dict(gate or {}),
+    }
+    path.write_text(to_toml(config))

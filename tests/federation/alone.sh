@@ -1,0 +1,26 @@
+#!/bin/sh
+# Run a command where loopback is the only network, and where nothing can be written but a new
+# temporary folder (TMPDIR, HOME) and the folder of results. Where the system does not allow such a
+# place (Linux namespaces), the command runs as it is, and says so.
+set -eu
+export TMPDIR="$(mktemp -d "${TMPDIR:-/tmp}/silos.XXXXXX")"
+export HOME="$TMPDIR/home" PYTHONDONTWRITEBYTECODE=1
+mkdir -p "$HOME" "$FEDERATION_RESULTS"
+export FEDERATION_RESULTS="$(cd "$FEDERATION_RESULTS" && pwd)"
+trap 'rm -rf "$TMPDIR"' EXIT
+if ! unshare -rnm true 2>/dev/null; then
+    echo "note: no namespaces here; the tests share the network and the files of this machine" >&2
+    "$@"
+    exit
+fi
+export FEDERATION_ALONE=1
+unshare -rnm sh -eu -c '
+    ip link set lo up
+    for open in "$TMPDIR" "$FEDERATION_RESULTS"; do mount --bind "$open" "$open"; done
+    cat /proc/self/mounts | while read -r _ place kind options _; do
+        case "$kind:$place" in
+            proc:*|sysfs:*|devpts:*|mqueue:*|cgroup*|*:/dev|*:"$TMPDIR"|*:"$FEDERATION_RESULTS") ;;
+            *) mount -o remount,bind,ro "$place" 2>/dev/null || true ;;
+        esac
+    done
+    exec "$@"' sh "$@"

@@ -1,0 +1,127 @@
+"""Is a row or a parameter of a site to be found anywhere at the hub, or on the way to it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import deployed
+from deployed import CANARY, Wire, a_fit, federation, fitted, hub_address, memory_of, run_with
+from federated import SITES, record
+from fedmixtures.federation.frames import Frame
+
+pytest.importorskip("nvflare")
+pytestmark = [
+    pytest.mark.silos,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
+TAP = Path(deployed.__file__).with_name("tap_sitecustomize.py")
+
+
+def marks_of(numbers) -> list[bytes]:
+    """A number as it could lie about: raw, and in decimals."""
+    found = []
+    for number in np.ravel(numbers):
+        if abs(number) > 1e-6 and len(repr(float(number))) > 12:  # 0, 1 and the like are everywhere
+            found += [np.float64(number).tobytes(), repr(float(number))[:12].encode()]
+    return found
+
+
+def checkpoint_marks(machine, job, most: int | None = None) -> list[bytes]:
+    """Parameters of all sites in all the rounds that are on their disks just now."""
+    found = []
+    for site in SITES:
+        folder = machine.folder / "sites" / site / "state" / f"{job.name}-{job.key[:12]}"
+        for path in sorted(folder.glob("round-*.fmx")):
+            arrays = Frame.decode(path.read_bytes()[32:]).arrays
+            own = [array for name, array in arrays.items() if name.startswith("state.")]
+            found += marks_of(np.concatenate([np.ravel(array) for array in own]))[:most]
+    return found
+
+
+def hits(content: bytes, marks: list[bytes]) -> int:
+    return sum(mark in content for mark in marks)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory, home):
+    folder = tmp_path_factory.mktemp("tap")
+    (folder / "frames").mkdir()
+
+    def prepare(made):
+        tap = {"FEDERATION_TAP": str(folder / "frames")}
+        run_with(made.parties["hub"], folder / "code", TAP, **tap)
+
+    with federation(tmp_path_factory.mktemp("fed"), prepare=prepare) as made:
+        made.tap = folder / "frames"
+        yield made
+
+
+@pytest.mark.skipif(not Wire.allowed(), reason="capturing packets is not allowed here")
+def test_no_row_and_no_parameter_at_the_hub(machine):
+    job = a_fit("mmd", 120, name="canary")
+    row = marks_of([CANARY])
+    caught: dict[str, list] = {"memory": [], "marks": []}
+
+    def look():
+        caught["memory"] = [memory_of(p.pid) for p in machine.parties["hub"].working()]
+        caught["marks"] = checkpoint_marks(machine, job, most=12)
+
+    machine.driver.listener.when(40, look)
+    with Wire(hub_address(machine)[1]) as wire:
+        fitted(machine, job)
+    assert len(caught["memory"]) == 2  # the hub and its job's process
+    late = [memory_of(p.pid) for p in machine.parties["hub"].working()]
+    final = checkpoint_marks(machine, job)
+    marks = [*row, *caught["marks"], *final]
+    received = [path.read_bytes() for path in machine.tap.iterdir()]
+    stored = [
+        path.read_bytes()
+        for place in (machine.kits / "hub", machine.kits / "researcher@fedmixtures.org")
+        for path in place.rglob("*")
+        if path.is_file()
+    ]
+    looked = {
+        "received, after TLS": (received, marks),
+        "stored and logged": (stored, marks),
+        "memory during the fit": (caught["memory"], [*row, *caught["marks"]]),
+        "memory after the fit": (late, [*row, *final[:200]]),
+        "captured traffic": ([bytes(wire.content)], marks),
+    }
+    found = {
+        name: {
+            "bytes": sum(map(len, contents)),
+            "marks": len(wanted),
+            "hits": sum(hits(content, wanted) for content in contents),
+        }
+        for name, (contents, wanted) in looked.items()
+    }
+    assert all(place["hits"] == 0 for place in found.values()), found
+    _assert_the_search_can_find(machine, job, received, caught, wire, marks)
+    record("canary", seed=job.seed, marked_row=repr(CANARY), searched=found)
+
+
+def _assert_the_search_can_find(machine, job, received, caught, wire, marks) -> None:
+    """The same search, where there is something to find."""
+    own = machine.folder / "sites" / "aachen"
+    at_home = [path.read_bytes() for path in own.rglob("*") if path.is_file()]
+    assert any(hits(content, marks_of([CANARY])) for content in at_home)
+    state = machine.saved(job, "aachen").state
+    assert any(hits(content, marks_of(state[1])) for content in at_home)
+    # What the hub may know is found: the job, and boxes of ours.
+    assert any(job.key.encode() in content for content in received)
+    assert sum(content.count(b"FMX1") for content in received) > 4 * 2 * job.n_rounds
+    assert all(job.key.encode() in memory or b"canary" in memory for memory in caught["memory"])
+    assert wire.bytes > 10**5
+    with Wire(1) as plain:  # a packet in the clear is found
+        plain._keep(_packet(1, np.float64(CANARY).tobytes()))
+    assert hits(bytes(plain.content), marks[:2]) == 1
+
+
+def _packet(port: int, payload: bytes) -> bytes:
+    header = bytearray(40)
+    header[0], header[9], header[32] = 0x45, 6, 0x50
+    header[20:22] = port.to_bytes(2, "big")
+    return bytes(header) + payload

@@ -1,0 +1,38 @@
+"""A job by NVFlare's simulator: the same executor, controller and site files, without TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fedmixtures.federation.driver import open_results
+from fedmixtures.federation.nvflare_controller import OUTCOME, RESULTS
+from fedmixtures.federation.nvflare_kits import SITE_FILE, write_job
+from fedmixtures.federation.one_machine import COLLECTOR, write_site
+from fedmixtures.federation.sealing import Roster, SiteKey
+
+
+def simulate(folder: Path, job, rows) -> dict:
+    """Final models as the collector opens them."""
+    keys = {name: SiteKey.generate() for name in (*rows, COLLECTOR)}
+    roster = Roster({name: key.public for name, key in keys.items()})
+    workspace = folder / "workspace"
+    for name, own in rows.items():
+        local = workspace / name / "local"
+        local.mkdir(parents=True)
+        write_site(folder / name, local / SITE_FILE, name, keys[name], roster, own, job.features)
+    write_job(folder / "job", job, len(rows))
+    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(folder / "job")]
+    options = ["-w", str(workspace), "-c", ",".join(rows), "-t", str(len(rows))]
+    with open(folder / "simulator.log", "wb") as log:
+        subprocess.run(
+            command + options, stdout=log, stderr=log, cwd=folder, check=True, timeout=300,
+            env={**os.environ, "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"},
+        )  # fmt: skip
+    (outcome,) = workspace.rglob(OUTCOME)
+    assert json.loads(outcome.read_text())["outcome"] == "completed"
+    results = {path.stem: path.read_bytes() for path in outcome.parent.glob(f"{RESULTS}/*.fmx")}
+    return open_results(job, results, keys[COLLECTOR], roster)
