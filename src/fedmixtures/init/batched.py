@@ -120,14 +120,20 @@ def _means(x, weights, labels, distance, centres) -> Centres:
 def _with_farthest(
     member: Float[Array, "batch k m"], weights: RowWeights, distance: RowWeights
 ) -> Float[Array, "batch k m"]:
-    """The r-th empty cluster takes the r-th farthest row away from where it was."""
+    """Empty clusters in turn take the farthest row that is left away from where it was."""
+    rows = jnp.arange(weights.shape[1])[None]
     empty: Bool[Array, "batch k"] = member.sum(-1) == 0
-    rank_of_cluster = jnp.where(empty, jnp.cumsum(empty, axis=-1) - 1, -1)
-    far = jnp.where(weights > 0, distance, -1.0)
-    rank_of_row = jnp.argsort(jnp.argsort(-far, axis=-1), axis=-1)
-    takes = rank_of_cluster[:, :, None] == rank_of_row[:, None, :]
-    taken = takes.any(1, keepdims=True)
-    return jnp.where(takes, weights[:, None], jnp.where(taken, 0.0, member))
+
+    def fill(c, carry):
+        member, far = carry
+        here = jax.lax.dynamic_index_in_dim(empty, c, 1)
+        taken = here & (rows == far.argmax(-1)[:, None])
+        into = (jnp.arange(member.shape[1]) == c)[None, :, None] & taken[:, None]
+        member = jnp.where(into, weights[:, None], jnp.where(taken[:, None], 0.0, member))
+        return member, jnp.where(taken, -1.0, far)
+
+    start = (member, jnp.where(weights > 0, distance, -1.0))
+    return jax.lax.fori_loop(0, member.shape[1], fill, start)[0]
 
 
 def _mean_variance(x: FeaturesFirst, weights: RowWeights) -> Float[Array, " batch"]:

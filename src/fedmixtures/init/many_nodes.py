@@ -92,7 +92,7 @@ def _batches(
 ) -> Iterator[tuple[np.ndarray, int, int, int]]:
     """Nodes of one k and alike size together: little padding, few shapes, bounded memory."""
     room = BATCH_ROWS_GPU if on_gpu() else BATCH_ROWS
-    step = np.maximum(8, (1 << np.log2(counts).astype(int)) // 4)
+    step = np.maximum(8, (1 << np.log2(counts).astype(int)) // 2)
     size = -(-counts // step) * step
     for k in np.unique(n_components):
         for m in np.unique(size[n_components == k]):
