@@ -15,6 +15,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.engine.cache import compilation_cache
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
@@ -154,7 +155,8 @@ def starting_mixtures(
         return None
     else:
         floor = feasible.min_variance if feasible is not None else 1e-6
-        theta = start.mixtures(data, n_components, seed, floor)
+        with compilation_cache():
+            theta = start.mixtures(data, n_components, seed, floor)
     if feasible is not None:
         _warn_if_moved(theta, feasible, data.labels)
     return theta
