@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures._types import Array, Label
-from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.filling import Group, Padded, Plan, fill
+from fedmixtures.engine.slots import Slots
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import NodeRows
 from fedmixtures.mixture.linear import on_gpu
 
 BLOCK_NODES, BLOCK_ROWS = 128, 65536
@@ -28,26 +27,6 @@ GROUP_OVERHEAD = 50_000.0
 """Padded rows worth tolerating to save the compilation of one more shape."""
 SLOT_COST = 5.0
 """A neighbour slot costs about as much as this many rows."""
-
-
-class Group(eqx.Module):
-    """Blocks of one shape; all arrays lead with (blocks, nodes)."""
-
-    data: NodeRows
-    weight: Array
-    """Edge weights (blocks, nodes, slots); zero marks an empty slot."""
-    sender: Array
-    """Where each slot's neighbour stands among all padded nodes; its own place if empty."""
-    reverse: Array
-    """Where the neighbour's slot for this very node stands among all padded slots."""
-    node_key: Array
-    slot_key: Array
-    """Bits of the random keys (…, 2): seed and label of the node, and of the slot's neighbour."""
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Blocks, nodes in a block, rows, slots."""
-        return (*self.data.rows.shape[:3], self.weight.shape[2])
 
 
 @dataclass(frozen=True)
@@ -83,7 +62,7 @@ def build_layout(
     seed: int = 0,
 ) -> Layout:
     """Lay out rows and neighbours of all nodes; `block_size=1` gives every node its own block."""
-    slots = _Slots.of(network, data.labels, seed)
+    slots = Slots.of(network, data.label_hashes, seed)
     plans = _plan(data.counts, slots.degree, block_size)
     position = np.empty(data.n_nodes, dtype=np.int64)
     slot_start = np.empty(data.n_nodes, dtype=np.int64)
@@ -95,8 +74,9 @@ def build_layout(
         place += plan.blocks * plan.width
         slot_place += plan.blocks * plan.width * plan.slots
     groups, first = [], 0
+    held = Padded.of(data, max(plan.rows for plan in plans), dtype)
     for plan in plans:
-        groups.append(_fill(plan, first, data, slots, position, slot_start, dtype))
+        groups.append(fill(plan, first, held, slots, position, slot_start))
         first += plan.blocks * plan.width
     return Layout(tuple(groups), position, place)
 
@@ -117,61 +97,15 @@ def node_group(
     labels = (*neighbours, label)  # the others hold no rows here
     weight = np.array(list(neighbours.values()), dtype=np.float64)
     network = Network(labels, np.arange(n), np.full(n, n), weight)
-    slots = _Slots.of(network, labels, seed)
     data = NodeData(labels, rows, row_weights, np.array([0] * (n + 1) + [m]), np.arange(m))
-    plan = _Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
+    slots = Slots.of(network, data.label_hashes, seed)
+    plan = Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
     nowhere = np.zeros(n + 1, dtype=np.int64)
-    group = _fill(plan, 0, data, slots, nowhere, nowhere, dtype)
+    group = fill(plan, 0, Padded.of(data, plan.rows, dtype), slots, nowhere, nowhere)
     return group, tuple(labels[i] for i in slots.sender[slots.receiver == n])
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Which nodes form a group, and its shape."""
-
-    nodes: np.ndarray
-    rows: int
-    slots: int
-    width: int
-    blocks: int
-
-
-@dataclass(frozen=True)
-class _Slots:
-    """Directed edges sorted by receiver, then by the hash of the sender's label."""
-
-    receiver: np.ndarray
-    sender: np.ndarray
-    weight: np.ndarray
-    slot: np.ndarray
-    reverse: np.ndarray
-    """Index of the opposite directed edge."""
-    degree: np.ndarray
-    node_key: np.ndarray
-    slot_key: np.ndarray
-
-    @classmethod
-    def of(cls, network: Network, labels: tuple, seed: int) -> _Slots:
-        n, e = len(labels), len(network.source)
-        hashes = np.array([label_hash(label) for label in labels], dtype=np.uint64)
-        receiver = np.concatenate([network.source, network.target]).astype(np.int64)
-        sender = np.concatenate([network.target, network.source]).astype(np.int64)
-        order = np.lexsort((hashes[sender], receiver))
-        rank = np.empty(2 * e, dtype=np.int64)
-        rank[order] = np.arange(2 * e)
-        opposite = np.concatenate([np.arange(e, 2 * e), np.arange(e)])
-        degree = np.bincount(receiver, minlength=n)
-        starts = np.concatenate([[0], np.cumsum(degree)])
-        weight = np.concatenate([network.weight, network.weight])[order]
-        receiver, sender = receiver[order], sender[order]
-        slot = np.arange(2 * e) - starts[receiver]
-        node_key = mixed(mixed(np.uint64(seed)) ^ hashes)
-        slot_key = mixed(node_key[receiver] ^ hashes[sender])
-        reverse = rank[opposite[order]]
-        return cls(receiver, sender, weight, slot, reverse, degree, node_key, slot_key)
-
-
-def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> list[_Plan]:
+def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> list[Plan]:
     """Group nodes by rows and neighbours, then merge groups while padding costs less."""
     octave = lambda values: np.ceil(np.log2(np.maximum(values, 1))).astype(int)
     keys = np.stack([octave(counts), octave(degree)], axis=1)
@@ -194,7 +128,7 @@ def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> lis
         if block_size is None:  # blocks of about equal size: no last one that is nearly empty
             width = min(width, rounded_up(-(-len(nodes) // blocks)))
         plans.append(
-            _Plan(nodes[np.argsort(degree[nodes], kind="stable")], rows, slots, width, blocks)
+            Plan(nodes[np.argsort(degree[nodes], kind="stable")], rows, slots, width, blocks)
         )
     return plans
 
@@ -218,67 +152,3 @@ def _merge(groups: list[np.ndarray], counts: np.ndarray, degree: np.ndarray) -> 
         groups[j], sizes[j] = np.concatenate([groups[j], groups[i]]), joined(sizes[i], sizes[j])
         del groups[i], sizes[i]
     return groups
-
-
-def _fill(
-    plan: _Plan,
-    first: int,
-    data: NodeData,
-    slots: _Slots,
-    position: np.ndarray,
-    slot_start: np.ndarray,
-    dtype: str,
-) -> Group:
-    """The padded arrays of one group."""
-    places = plan.blocks * plan.width
-    shaped = lambda array: jnp.asarray(array.reshape(plan.blocks, plan.width, *array.shape[1:]))
-    rows = np.zeros((places, plan.rows, data.n_features), dtype=dtype)
-    row_weights = np.zeros((places, plan.rows), dtype=dtype)
-    totals = np.zeros(places, dtype=dtype)
-    member = np.full(data.n_nodes, -1)
-    member[plan.nodes] = np.arange(len(plan.nodes))
-    of_row = member[data.node_index]
-    chosen = np.flatnonzero(of_row >= 0)
-    within = (np.arange(len(data.rows)) - data.offsets[data.node_index])[chosen]
-    rows[of_row[chosen], within] = data.rows[chosen]
-    total = data.total_weights()
-    shares = data.row_weights / total[data.node_index]
-    row_weights[of_row[chosen], within] = shares[chosen]
-    totals[: len(plan.nodes)] = total[plan.nodes]
-
-    sender = np.tile((first + np.arange(places))[:, None], (1, plan.slots)).astype(np.int32)
-    reverse = np.zeros((places, plan.slots), dtype=np.int32)
-    weight = np.zeros((places, plan.slots), dtype=dtype)
-    node_key = np.zeros(places, dtype=np.uint64)
-    slot_key = np.zeros((places, plan.slots), dtype=np.uint64)
-    edges = np.flatnonzero(member[slots.receiver] >= 0)
-    cell = member[slots.receiver[edges]], slots.slot[edges]
-    sender[cell] = position[slots.sender[edges]]
-    opposite = slots.reverse[edges]
-    reverse[cell] = slot_start[slots.receiver[opposite]] + slots.slot[opposite]
-    weight[cell] = slots.weight[edges]
-    node_key[: len(plan.nodes)] = slots.node_key[plan.nodes]
-    slot_key[cell] = slots.slot_key[edges]
-    return Group(
-        NodeRows(shaped(rows), shaped(row_weights), shaped(totals)),
-        shaped(weight),
-        shaped(sender),
-        shaped(reverse),
-        shaped(_halves(node_key)),
-        shaped(_halves(slot_key)),
-    )
-
-
-def mixed(bits: np.ndarray | np.uint64) -> np.ndarray | np.uint64:
-    """Scatter 64-bit numbers so that related ones become unrelated (splitmix64's finaliser)."""
-    with np.errstate(over="ignore"):
-        bits = bits + np.uint64(0x9E3779B97F4A7C15)
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return bits ^ (bits >> np.uint64(31))
-
-
-def _halves(bits: np.ndarray) -> np.ndarray:
-    """64-bit numbers as pairs of 32-bit ones, the form of JAX's keys."""
-    high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
-    return np.stack([high, low], axis=-1).astype(np.uint32)
