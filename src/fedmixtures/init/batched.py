@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt32
 
 from fedmixtures._types import Array, RowWeights
-from fedmixtures.mixture.linear import sum_of
+from fedmixtures.mixture.linear import sum_of, sum_together
 from fedmixtures.mixture.philox import random_words, uniform
 
 MAX_STEPS, TOLERANCE = 300, 1e-4
@@ -103,18 +103,20 @@ def _squared_distance(x: FeaturesFirst, point: Float[Array, "batch d"]) -> RowWe
 
 def _means(x, weights, labels, distance, centres) -> Centres:
     """New centres; an empty cluster takes the row that is farthest from its centre."""
-    k = centres.shape[1]
-    ours = labels[:, None] == jnp.arange(k, dtype=jnp.int32)[None, :, None]
-    member = jnp.where(ours, weights[:, None], 0.0)
-    member = jax.lax.cond(
-        (member.sum(-1) == 0).any(),
-        _with_farthest,
-        lambda member, *_: member,
-        *(member, weights, distance),
-    )
-    mass = member.sum(-1)
-    sums = jnp.stack([(member * x[:, None, i]).sum(-1) for i in range(x.shape[1])], axis=-1)
-    return jnp.where(mass[..., None] > 0, sums / jnp.where(mass > 0, mass, 1.0)[..., None], centres)
+    k, d = centres.shape[1:]
+    ours = [labels == c for c in range(k)]
+    terms = [jnp.where(here, weights, 0.0) for here in ours]
+    terms += [jnp.where(here, weights * x[:, i], 0.0) for i in range(d) for here in ours]
+    total = jnp.stack(sum_together(terms, axis=1), axis=-1).reshape(len(x), 1 + d, k)
+
+    def filled(_):
+        member = _with_farthest(jnp.stack(terms[:k], axis=1), weights, distance)
+        sums = [(member * x[:, None, i]).sum(-1) for i in range(d)]
+        return jnp.stack([member.sum(-1), *sums], axis=1)
+
+    total = jax.lax.cond((total[:, 0] == 0).any(), filled, lambda total: total, total)
+    mass, sums = total[:, 0, :, None], jnp.swapaxes(total[:, 1:], 1, 2)
+    return jnp.where(mass > 0, sums / jnp.where(mass > 0, mass, 1.0), centres)
 
 
 def _with_farthest(

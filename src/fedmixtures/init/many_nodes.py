@@ -15,7 +15,7 @@ from fedmixtures.mixture.linear import on_gpu
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
-BATCH_ROWS = 1 << 18
+BATCH_ROWS = 1 << 16
 """Rows times restarts in one call, at most: what the processor's caches hold."""
 BATCH_ROWS_GPU = 1 << 26
 
@@ -92,8 +92,8 @@ def _batches(
 ) -> Iterator[tuple[np.ndarray, int, int, int]]:
     """Nodes of one k and alike size together: little padding, few shapes, bounded memory."""
     room = BATCH_ROWS_GPU if on_gpu() else BATCH_ROWS
-    step = np.maximum(8, (1 << np.log2(counts).astype(int)) // 2)
-    size = -(-counts // step) * step
+    # Whole octaves: a program more to compile costs as much as clustering a million rows.
+    size = np.maximum(8, 1 << np.ceil(np.log2(counts)).astype(int))
     for k in np.unique(n_components):
         for m in np.unique(size[n_components == k]):
             members = np.flatnonzero((n_components == k) & (size == m))
