@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedmixtures.federation.driver import open_results
 from fedmixtures.federation.nvflare_controller import OUTCOME, RESULTS
-from fedmixtures.federation.nvflare_kits import SITE_FILE, write_job
+from fedmixtures.federation.nvflare_kits import CONTROLLER, EXECUTOR, SITE_FILE, write_job
 from fedmixtures.federation.one_machine import COLLECTOR, write_site
 from fedmixtures.federation.sealing import Roster, SiteKey
 
@@ -20,10 +20,13 @@ def simulate(folder: Path, job, rows) -> dict:
     keys = {name: SiteKey.generate() for name in (*rows, COLLECTOR)}
     roster = Roster({name: key.public for name, key in keys.items()})
     workspace = folder / "workspace"
+    local = workspace / "local"
+    local.mkdir(parents=True)
+    allowed = {"format_version": 2, "class_allow_list": [CONTROLLER, EXECUTOR]}
+    (local / "resources.json").write_text(json.dumps(allowed))
     for name, own in rows.items():
-        local = workspace / name / "local"
-        local.mkdir(parents=True)
-        write_site(folder / name, local / SITE_FILE, name, keys[name], roster, own, job.features)
+        path = local / f"{name}.{SITE_FILE}"
+        write_site(folder / name, path, name, keys[name], roster, own, job.features)
     write_job(folder / "job", job, len(rows))
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(folder / "job")]
     options = ["-w", str(workspace), "-c", ",".join(rows), "-t", str(len(rows))]

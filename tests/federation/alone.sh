@@ -4,7 +4,8 @@
 # place (Linux namespaces), the command runs as it is, and says so.
 set -eu
 export TMPDIR="$(mktemp -d "${TMPDIR:-/tmp}/silos.XXXXXX")"
-export HOME="$TMPDIR/home" PYTHONDONTWRITEBYTECODE=1
+export HOME="$TMPDIR/home" HYPOTHESIS_STORAGE_DIRECTORY="$TMPDIR/hypothesis"
+export PYTHONDONTWRITEBYTECODE=1
 mkdir -p "$HOME" "$FEDERATION_RESULTS"
 export FEDERATION_RESULTS="$(cd "$FEDERATION_RESULTS" && pwd)"
 trap 'rm -rf "$TMPDIR"' EXIT
@@ -19,8 +20,9 @@ unshare -rnm sh -eu -c '
     for open in "$TMPDIR" "$FEDERATION_RESULTS"; do mount --bind "$open" "$open"; done
     cat /proc/self/mounts | while read -r _ place kind options _; do
         case "$kind:$place" in
-            proc:*|sysfs:*|devpts:*|mqueue:*|cgroup*|*:/dev|*:"$TMPDIR"|*:"$FEDERATION_RESULTS") ;;
+            proc:*|sysfs:*|devpts:*|mqueue:*|cgroup*|*:/dev|*:/dev/shm|*:"$TMPDIR"|*:"$FEDERATION_RESULTS") ;;
             *) mount -o remount,bind,ro "$place" 2>/dev/null || true ;;
         esac
     done
+    mount -t tmpfs tmpfs /dev/shm
     exec "$@"' sh "$@"

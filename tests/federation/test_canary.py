@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,10 @@ def checkpoint_marks(machine, job, most: int | None = None) -> list[bytes]:
     for site in SITES:
         folder = machine.folder / "sites" / site / "state" / f"{job.name}-{job.key[:12]}"
         for path in sorted(folder.glob("round-*.fmx")):
-            arrays = Frame.decode(path.read_bytes()[32:]).arrays
-            own = [array for name, array in arrays.items() if name.startswith("state.")]
-            found += marks_of(np.concatenate([np.ravel(array) for array in own]))[:most]
+            with contextlib.suppress(FileNotFoundError):  # the site has just forgotten that round
+                arrays = Frame.decode(path.read_bytes()[32:]).arrays
+                own = [array for name, array in arrays.items() if name.startswith("state.")]
+                found += marks_of(np.concatenate([np.ravel(array) for array in own]))[:most]
     return found
 
 

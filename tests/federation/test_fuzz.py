@@ -130,4 +130,12 @@ def test_mutated_frames(tmp_path):
     grown = (peak() - memory) / 1024
     assert grown < 300, f"memory grew by {grown:.0f} MB"
     assert outcomes["content: step"] > 0.3 * N_FRAMES
-    record("fuzz", frames=N_FRAMES, outcomes=dict(outcomes), memory_grown_megabytes=round(grown))
+    record(
+        "fuzz",
+        seed=0,
+        crashes=0,
+        bad_models_accepted=0,
+        frames=N_FRAMES,
+        outcomes=dict(outcomes),
+        memory_grown_megabytes=round(grown),
+    )

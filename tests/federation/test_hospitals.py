@@ -68,7 +68,8 @@ class Hospitals:
             signed = str(request).replace(".request.", ".signed.")
             answer = ["--signed", signed, "--fingerprint", mark, *role]
             if name != RESEARCHER:
-                np.savetxt(own / "rows.csv", ROWS[name], "%r", ",", header="age,bmi", comments="")
+                lines = [",".join(map(repr, row)) for row in ROWS[name].tolist()]
+                (own / "rows.csv").write_text("\n".join(["age,bmi", *lines]) + "\n")
                 answer += ["--data", "rows.csv", "--columns", "age,bmi"]
             federate("join", name, *answer, cwd=own)
             self.kits[name] = own / name / "kits/fedmixtures/prod_00" / name

@@ -248,3 +248,23 @@ def test_keys_are_kept_private(tmp_path):
 def test_the_hub_side_needs_no_jax():
     code = "import sys, fedmixtures.federation.job; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_boxes_that_wait_are_bounded():
+    pytest.importorskip("nvflare")
+    from fedmixtures.federation import nvflare_carrier as carrier
+
+    inbox = carrier.Inbox()
+    assert [inbox.put("a", 1, bytes([i])) for i in range(6)] == [True] * 4 + [False] * 2
+    assert inbox.put("a", 1, b"\x00")  # the same one again is acknowledged again
+    assert inbox.up_to(0) == []
+    assert len(inbox.up_to(1)) == 4
+    large = bytes(carrier.MOST_BYTES // 2)
+    assert inbox.put("a", 2, large)
+    assert inbox.put("b", 2, large)
+    assert not inbox.put("c", 2, b"x")
+    assert len(inbox.up_to(2)) == 2
+    assert inbox.put("c", 3, b"x")
+    for t in range(carrier.MOST_WAITING):
+        inbox.put("d", t, b"x")
+    assert not inbox.put("e", 0, b"x")

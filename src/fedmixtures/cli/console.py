@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedmixtures import _checks
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)  # ":CD:" in a fingerprint is no disc
 
 
 def say(text: str, style: str | None = None) -> None:

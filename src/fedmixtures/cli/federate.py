@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +38,21 @@ def need_nvflare() -> None:
             )
 
 
+@contextmanager
+def silos() -> Iterator[None]:
+    """What went wrong between silos is told in words; what NVFlare logs on the way is not."""
+    import logging
+
+    need_nvflare()
+    from fedmixtures.federation.driver import FederationError
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    try:
+        yield
+    except FederationError as error:
+        raise ValueError(str(error)) from None
+
+
 @federate.command(name="try")
 def try_(
     *data: str,
@@ -48,6 +65,7 @@ def try_(
     features: str | None = None,
     rounds: int = 20,
     standardize: Annotated[bool, Parameter(negative="")] = False,
+    share_counts: Annotated[bool, Parameter(negative="")] = False,
     seed: int = 0,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation-try"),
 ) -> None:
@@ -70,7 +88,7 @@ def try_(
     k
         Components of every site.
     method
-        gtv-mmd, gtv-kl or gtv-euclidean.
+        gtv-mmd, gtv-kl or gtv-euclidean; with --share-counts also trust.
     alpha
         How much sites listen to each other.
     features
@@ -79,6 +97,8 @@ def try_(
         Exchanges between sites.
     standardize
         Shift and scale features by their mean and deviation over all rows of the table.
+    share_counts
+        Let the sites tell their neighbours how many rows they have, as `trust` needs.
     seed
         Seeds everything random.
     out
@@ -92,7 +112,8 @@ def try_(
         data=data, nodes=nodes, features=names(features), graph=graph, method=method, k=k,
         alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,
     )  # fmt: skip
-    run_try(settings, n, out)
+    with silos():
+        run_try(settings, n, out, share_counts)
 
 
 @federate.command
@@ -128,11 +149,8 @@ def submit(
     wanted = read_job(job)
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists. Choose another folder with --out.")
-    driver = Driver(kit, user, Shown())
-    try:
+    with silos(), closing(Driver(kit, user, Shown())) as driver:
         watched = driver.fit(wanted, patience=patience)
-    finally:
-        driver.close()
     out.mkdir(parents=True)
     (out / "job.json").write_text(wanted.to_json())
     for site, frame in watched.results.items():
@@ -155,8 +173,8 @@ def status(*, kit: Path, user: str) -> None:
     from fedmixtures.cli.console import say
     from fedmixtures.federation.driver import Driver
 
-    driver = Driver(kit, user)
-    try:
+    with silos(), closing(Driver(kit, user)) as driver:
+        driver.session(patience=20.0)
         say(f"connected: {', '.join(driver.connected()) or 'nobody'}")
         for listed in driver.session().list_jobs():
             say(f"{listed.get('job_name')}  {listed.get('status')}  {listed.get('job_id')}")
@@ -164,11 +182,8 @@ def status(*, kit: Path, user: str) -> None:
                 for site, how in driver.progress(listed["job_id"]).items():
                     waiting = ", ".join(how["waiting_for"])
                     say(
-                        f"  {site}: round {how['round']}"
-                        + (f", waits for {waiting}" * bool(waiting))
+                        f"  {site}: round {how['round']}" + f", waits for {waiting}" * bool(waiting)
                     )
-    finally:
-        driver.close()
 
 
 @federate.command

@@ -66,6 +66,10 @@ class Driver:
     """Talks to the hub with the researcher's kit."""
 
     def __init__(self, kit: Path, username: str = ADMIN, listener: Listener | None = None):
+        if not (kit / "startup" / "fed_admin.json").is_file():
+            raise ValueError(
+                f"{str(kit)!r} is no researcher's kit. `federate join` prints where it is."
+            )
         self.kit, self.username = kit, username
         self.listener = listener or (lambda event, what: None)
         self._session: Any = None
@@ -160,6 +164,7 @@ class Driver:
         """Until the segment ends; progress is told as it comes."""
         hub, ran, gone = None, False, 0
         while True:
+            progress: dict[str, Any] = {}
             try:
                 session = self.session(600)
                 started = self._hub_started()
@@ -171,8 +176,6 @@ class Driver:
                     return self._outcome(job_id, job, status, watched)
                 progress = self.progress(job_id)
                 ran, gone = ran or bool(progress), 0 if progress else gone + 1
-                if progress:
-                    self.listener("progress", progress)
                 if ran and gone == GONE:  # over, but the hub waits for a lost site to say so too
                     session.abort_job(job_id)
             except (FederationError, JobNotFound):
@@ -180,6 +183,8 @@ class Driver:
             except Exception as error:  # the connection broke
                 self.close()
                 self.listener("hub lost", {"error": type(error).__name__})
+            if progress:
+                self.listener("progress", progress)
             time.sleep(POLL)
 
     def _hub_started(self) -> Any:

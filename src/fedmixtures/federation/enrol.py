@@ -22,6 +22,7 @@ from fedmixtures.federation.nvflare_kits import (
     secure_hub,
 )
 from fedmixtures.federation.sealing import Roster, SiteKey, fingerprint
+from fedmixtures.federation.site import SiteConfig
 from fedmixtures.io.runs import to_toml
 
 PROFILE, AUTHORITY = "profile.yaml", "ca"
@@ -113,6 +114,7 @@ def finish_site(
         "release_gate": {"min_count": 11, "per_feature": 5},
     }
     (kit / "local" / SITE_FILE).write_text(to_toml(config))
+    SiteConfig.load(kit / "local" / SITE_FILE).read_rows()  # say now what is wrong with them
     if not (folder / "roster.toml").exists():
         Roster({name: SiteKey.load(folder / "site.key").public}).save(folder / "roster.toml")
     wrong = check_site(kit)

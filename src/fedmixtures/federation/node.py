@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ class Node:
         unknown = sorted(set(job.neighbours(self.name)) - set(self.roster.keys))
         if unknown:
             raise JobRefused(f"site {self.name!r} has no key of {unknown[0]!r} on its roster")
+        if job.privacy is not None and find_spec("dp_accounting") is None:
+            raise JobRefused(f"site {self.name!r} has no accountant: install fedmixtures[dp] there")
         if job.collector is not None and self.config.limits.share_result:
             self._key_of(job.collector)
         if job.key not in self.sessions:

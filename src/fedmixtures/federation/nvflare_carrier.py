@@ -18,7 +18,7 @@ BOX_TOPIC, PROGRESS_TOPIC = "fedmixtures.box", "fedmixtures.progress"
 BODY = "frame"
 NOBODY = "?"
 """Stands for the sender of a frame that names none of the job's sites."""
-MOST_WAITING = 4096
+MOST_WAITING, MOST_BYTES = 4096, 2**27
 CANDIDATES = 4
 """Boxes kept per claimed source and round: anyone may write in anyone's name."""
 SEND_TIMEOUT, HEARTBEAT = 5.0, 1.0
@@ -30,6 +30,7 @@ class Inbox:
     def __init__(self):
         self.arrived = threading.Condition()
         self._boxes: dict[tuple[str, int], list[bytes]] = {}
+        self._bytes = 0
 
     def put(self, source: str, round: int, box: bytes) -> bool:
         """Keep a box; False if there are too many already."""
@@ -37,9 +38,11 @@ class Inbox:
             waiting = self._boxes.get((source, round), [])
             if box in waiting:
                 return True
-            if len(waiting) >= CANDIDATES or len(self._boxes) >= MOST_WAITING:
+            full = len(self._boxes) >= MOST_WAITING or self._bytes + len(box) > MOST_BYTES
+            if full or len(waiting) >= CANDIDATES:
                 return False
             self._boxes[source, round] = [*waiting, box]
+            self._bytes += len(box)
             self.arrived.notify_all()
             return True
 
@@ -47,7 +50,9 @@ class Inbox:
         """Take out all boxes of this round and earlier ones."""
         with self.arrived:
             keys = sorted(key for key in self._boxes if key[1] <= round)
-            return [(*key, box) for key in keys for box in self._boxes.pop(key)]
+            taken = [(*key, box) for key in keys for box in self._boxes.pop(key)]
+            self._bytes -= sum(len(box) for *_, box in taken)
+            return taken
 
     def wait(self, seconds: float) -> None:
         """Until something arrives, or for so long."""
@@ -75,14 +80,18 @@ class Voice:
 
     def _speak(self) -> None:
         while not self.closed.wait(HEARTBEAT):
-            head = {"site": self.site, "round": self.round, "waiting_for": list(self.waiting_for)}
-            message = Shareable()
-            message[BODY] = Frame({**head, "rejected": dict(self.rejected)}).encode()
-            # Around start and end of a run the way to the hub may be missing.
-            with contextlib.suppress(Exception), self.engine.new_context() as context:
-                self.engine.send_aux_request(
-                    [], PROGRESS_TOPIC, message, SEND_TIMEOUT, context, optional=True
-                )
+            self.say()
+
+    def say(self) -> None:
+        """Tell it now."""
+        head = {"site": self.site, "round": self.round, "waiting_for": list(self.waiting_for)}
+        message = Shareable()
+        message[BODY] = Frame({**head, "rejected": dict(self.rejected)}).encode()
+        # Around start and end of a run the way to the hub may be missing.
+        with contextlib.suppress(Exception), self.engine.new_context() as context:
+            self.engine.send_aux_request(
+                [], PROGRESS_TOPIC, message, SEND_TIMEOUT, context, optional=True
+            )
 
 
 class Carrier:

@@ -107,19 +107,29 @@ class NodeExecutor(Executor):
 
     def _hello(self, frame: Frame, fl_ctx: FLContext) -> Frame:
         """Load the site and show it the job; the compiler is warm afterwards."""
-        from fedmixtures.federation.node import Node
-
-        if self.node is None:
-            workspace = fl_ctx.get_engine().get_workspace()
-            self.node = Node.load(Path(workspace.get_site_config_dir()) / SITE_FILE)
         name = fl_ctx.get_identity_name()
-        if self.node.name != name:
-            reason = f"site {name!r} calls itself {self.node.name!r} in {SITE_FILE}"
-            return request("refused", site=name, reason=reason)
+        if self.node is None:
+            try:
+                self.node = self._loaded(fl_ctx, name)
+            except Exception:  # told in full in the site's own log, and to nobody else
+                self.log_exception(fl_ctx, f"{SITE_FILE} or what it names cannot be used")
+                reason = f"site {name!r} is not set up: its own log says why"
+                return request("refused", site=name, reason=reason)
         reply = self._ask(frame)
         if reply.head["kind"] == "hello":
             self.job = Job.from_plain(frame.head["job"])
         return reply
+
+    def _loaded(self, fl_ctx: FLContext, name: str) -> Any:
+        from fedmixtures.federation.node import Node
+
+        local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+        # NVFlare's simulator gives all sites the same folder, so they have files by name there.
+        own = local / f"{name}.{SITE_FILE}"
+        node = Node.load(own if own.is_file() else local / SITE_FILE)
+        if node.name != name:
+            raise ValueError(f"{SITE_FILE} is of {node.name!r}, the certificate of {name!r}")
+        return node
 
     def _ask(self, frame: Frame) -> Frame:
         began = time.perf_counter()
@@ -151,6 +161,7 @@ class NodeExecutor(Executor):
                 seconds=round(time.perf_counter() - began, 4), in_node=round(self.in_node, 4),
             )  # fmt: skip
             carrier.close(LAST_WORDS if done else 0.0)
+            self.voice.say()
 
     def _one_round(self, neighbours: set[str], deadline: float, abort: Signal) -> Frame:
         """Wait for the neighbours that are there, then step; hold while nobody is heard."""

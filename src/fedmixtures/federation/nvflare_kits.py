@@ -16,6 +16,7 @@ CONTROLLER = "fedmixtures.federation.nvflare_controller.RoundsController"
 SITE_FILE = "fedmixtures.toml"
 ADMIN = "researcher@fedmixtures.org"
 PROJECT, HUB, ORGANISATION = "fedmixtures", "hub", "fedmixtures"
+LOG_SENDERS = ("site_log_streamer", "job_log_streamer", "error_log_sender")
 ROLES = ("project_admin", "org_admin", "lead", "member")
 PERMISSIONS = {
     "project_admin": {
@@ -96,12 +97,14 @@ def secure(kit: Path, component: str) -> None:
     resources = _resources(local)
     resources["class_list_enforcement_mode"] = "enforce"
     resources["class_allow_list"] = [component]
-    resources["allow_log_streaming"] = False
+    resources["allow_log_streaming"] = False  # an error may quote a row
+    resources["components"] = [c for c in resources["components"] if c["id"] not in LOG_SENDERS]
     _write(local / "resources.json", resources)
 
 
 def secure_hub(kit: Path) -> None:
     """The hub's settings: its storage inside its own folder."""
+    kit = kit.absolute()
     secure(kit, CONTROLLER)
     local = kit / "local"
     resources = _resources(local)
@@ -131,6 +134,8 @@ def check_site(kit: Path) -> list[str]:
         wrong.append("class_allow_list is not our executor alone")
     if resources.get("class_list_enforcement_mode") != "enforce":
         wrong.append("class_list_enforcement_mode is not 'enforce'")
+    if resources.get("allow_log_streaming") is not False:
+        wrong.append("allow_log_streaming is not false: the hub would receive the site's logs")
     return wrong
 
 

@@ -36,8 +36,8 @@ class OneMachine:
         New folder for kits, keys, rows and states.
     rows
         Rows of every site; written to a file of that site, and used from there.
-    limits, gate
-        Entries of the sites' ``[limits]`` and ``[release_gate]``.
+    limits, gate, budget
+        Entries of the sites' ``[limits]``, ``[release_gate]`` and ``[privacy]``.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class OneMachine:
         features: tuple[str, ...],
         limits: Mapping[str, Any] | None = None,
         gate: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
         listener: Listener | None = None,
     ):
         folder = folder.absolute()  # every party runs in a folder of its own
@@ -57,19 +58,17 @@ class OneMachine:
         self.roster = Roster({name: key.public for name, key in keys.items()})
         self.key = keys[COLLECTOR]
         for name in rows:
-            self._site(name, keys[name], rows[name], features, limits or {}, gate or {})
+            allowed = {"limits": limits, "release_gate": gate, "privacy": budget}
+            path = self.kits / name / "local" / SITE_FILE
+            own = folder / "sites" / name
+            write_site(own, path, name, keys[name], self.roster, rows[name], features, allowed)
+            secure(self.kits / name, EXECUTOR)
         # One thread each: they share the machine, and rounds are small.
         thrifty = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
         # What one has compiled, the next need not, nor the same one after a restart.
         thrifty["FEDMIXTURES_CACHE"] = str(folder / "compiled")
         self.parties = {name: Party(self.kits / name, thrifty) for name in (HUB, *rows)}
         self.driver = Driver(self.kits / ADMIN, listener=listener)
-
-    def _site(self, name, key, rows, features, limits, gate) -> None:
-        own, kit = self.folder / "sites" / name, self.kits / name
-        path = kit / "local" / SITE_FILE
-        write_site(own, path, name, key, self.roster, rows, features, limits, gate)
-        secure(kit, EXECUTOR)
 
     def __enter__(self) -> OneMachine:
         for party in self.parties.values():
@@ -111,8 +110,7 @@ def write_site(
     roster: Roster,
     rows: np.ndarray,
     features: tuple[str, ...],
-    limits: Mapping[str, Any] | None = None,
-    gate: Mapping[str, Any] | None = None,
+    allowed: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> None:
     """What one site holds, in its own folder, and its configuration at `path`."""
     folder.mkdir(parents=True, mode=0o700)
@@ -127,7 +125,7 @@ def write_site(
         "roster": str(folder / "roster.toml"),
         "state": str(folder / "state"),
         "data": {"path": str(folder / "rows.csv"), "columns": list(features)},
-        "limits": {"share_result": True, **(limits or {})},
-        "release_gate": dict(gate or {}),
     }
+    config |= {section: dict(entries or {}) for section, entries in (allowed or {}).items()}
+    config["limits"] = {"share_result": True, **config.get("limits", {})}
     path.write_text(to_toml(config))

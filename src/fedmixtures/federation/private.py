@@ -43,6 +43,7 @@ class PrivateGTVMin(GTVMin):
     ) -> tuple[Mixture, Info]:
         """Lines 3 to 6 with the private gradient in place of the local one."""
         frozen = self.discrepancy.freeze_slots(state, inbox.broadcast, keys.slot)
+        frozen = self.discrepancy.weigh(frozen, inbox.weight)
         drawn = jax.vmap(lambda key: jr.split(key, self.n_local_steps))(keys.node)
 
         def local_step(theta: Mixture, step_keys):
