@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedmixtures import MMD, Mixture
-from fedmixtures.discrepancy import mmd_gpu
+from fedmixtures import KL, MMD, Euclidean, Mixture
+from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu
+from fedmixtures.discrepancy.matching import best_matchings
 from fedmixtures.mixture import statistics
 from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.statistics_gpu import GpuRows
 
 NODES = 70  # more than a tile, and no multiple of it
 
@@ -24,7 +26,7 @@ def mixtures(rng, *batch, k=2, d=2):
     return jax.tree.map(jnp.asarray, Mixture(*parts))
 
 
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("d", [1, 2, 3, 6])
 def test_mmd_sums_agree_with_the_cpu_kernel(d):
     rng = np.random.default_rng(d)
     weight = rng.uniform(size=(NODES, 5))
@@ -53,6 +55,71 @@ def test_statistics_agree_with_the_cpu_kernel(d):
         theta = Mixture(absent, theta.means, theta.covariances)
         args = (theta, jnp.asarray(rng.normal(size=(NODES, 9, d))), jnp.asarray(weights))
         wanted = jax.jit(statistics.statistics)(*args)
-        found = jax.jit(lambda *a: statistics._by_gpu_kernel(*a, interpret=True))(*args)
+        of = partial(statistics.statistics_of_gpu_rows, interpret=True)
+        found = jax.jit(lambda theta, *rows: of(theta, GpuRows.of(*rows)))(*args)
     for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("d", "k"), [(1, 4), (2, 3), (2, 5)])
+def test_centres_pull_as_the_matched_neighbours_do(d, k):
+    rng = np.random.default_rng(20 + d)
+    weight = rng.uniform(size=(NODES, 4))
+    weight[:, 3] = 0  # a slot nobody uses
+    weight[:30, 1:] = 0
+    weight[7] = 0  # a node alone
+    discrepancy = Euclidean((1.0, 2.0, 0.5))
+    with double():
+        own, neighbours = mixtures(rng, NODES, k=k, d=d), mixtures(rng, NODES, 4, k=k, d=d)
+        moved = Mixture(own.weights, own.means + 0.1, 1.1 * own.covariances)
+        weight = jnp.asarray(weight)
+        keys = jax.random.split(jax.random.key(0), weight.shape)
+        frozen = jax.jit(discrepancy.freeze_slots)(own, neighbours, keys)
+        wanted = jax.jit(discrepancy.pull)(moved, frozen, weight)
+        pairs = euclidean_gpu.Unmatched(own, neighbours)
+        find = lambda pairs, weight: euclidean_gpu.centre_gpu(
+            pairs, weight, discrepancy.block_weights, interpret=True
+        )
+        found = jax.jit(discrepancy.pull)(moved, jax.jit(find)(pairs, weight), weight)
+    for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    assert not np.asarray(found[1].means)[7].any()
+
+
+@pytest.mark.parametrize("k", [1, 2, 6])
+def test_paths_are_the_best_matchings(k):
+    cost = np.random.default_rng(k).integers(0, 4, size=(k, k, 50)).astype(float)  # many equals
+    with double():
+        wanted = np.asarray(best_matchings(jnp.asarray(cost)))
+        rows = [[jnp.asarray(cost[c, e]) for e in range(k)] for c in range(k)]
+        least, path = map(np.asarray, euclidean_gpu.best_path(rows))
+    partner = np.stack([(path >> (3 * c)) & 7 for c in range(k)])
+    np.testing.assert_array_equal(partner, wanted)
+    np.testing.assert_array_equal(least, np.take_along_axis(cost, wanted[:, None], 1).sum((0, 1)))
+
+
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_drawn_points_pull_as_those_of_the_cpu(d):
+    """The same points, as rows of the statistics kernel with a weight for each slot."""
+    rng = np.random.default_rng(30 + d)
+    weight = rng.uniform(size=(NODES, 3))
+    weight[:, 2] = 0  # a slot nobody uses
+    weight[:64, 1:] = 0  # a whole tile with a single neighbour each
+    weight[7] = 0
+    discrepancy = KL(6)
+    with double():
+        own, neighbours = mixtures(rng, NODES, k=3, d=d), mixtures(rng, NODES, 3, k=3, d=d)
+        weight = jnp.asarray(weight)
+        keys = jax.random.split(jax.random.key(1), weight.shape)
+        frozen = jax.jit(discrepancy.freeze_slots)(own, neighbours, keys)
+        wanted = jax.jit(discrepancy.pull)(own, frozen, weight)
+        draw = jax.jit(lambda *a: kl_gpu.drawn_gpu(kl_gpu.Undrawn(*a), weight, 6, interpret=True))
+        drawn = draw(neighbours, keys)
+        sums = statistics.statistics_of_gpu_rows(own, drawn.rows, interpret=True)
+        nll, gradient = statistics.nll_gradient(own, sums)
+    points = np.asarray(drawn.rows.x).reshape(3, 6, d, -1)
+    np.testing.assert_allclose(points[0, ..., 3], np.asarray(frozen[0])[3, 0], rtol=1e-12)
+    np.testing.assert_allclose(points[1, ..., 69], np.asarray(frozen[0])[69, 1], rtol=1e-12)
+    found = (nll + drawn.constant, gradient)
+    for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)

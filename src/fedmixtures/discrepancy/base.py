@@ -51,6 +51,11 @@ class AbstractDiscrepancy(eqx.Module):
         over_slots = jax.vmap(self.freeze, in_axes=(None, 0, 0))
         return jax.vmap(over_slots)(own, neighbours, keys)
 
+    def weigh(self, frozen: Any, weight: PerSlot) -> Any:
+        """What `pull` takes in place of `frozen` where the weights stay the same for a round."""
+        del weight
+        return frozen
+
     def pull(self, own: Mixture, frozen: Any, weight: PerSlot) -> tuple[PerNode, Mixture]:
         """Weighted sum of D over the slots of every node, and its gradient in `own`."""
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, PerSlot, SlotKeys
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
-from fedmixtures.discrepancy.matching import best_matching, best_matchings
-from fedmixtures.mixture.linear import UNROLLED
+from fedmixtures.discrepancy.matching import WRITTEN_OUT, best_matching, best_matchings
+from fedmixtures.mixture.linear import UNROLLED, on_gpu
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -43,10 +43,14 @@ class Euclidean(AbstractDiscrepancy):
         del key  # nothing random here
         return neighbour.relabel(best_matching(self.pairwise(own, neighbour)))
 
-    def freeze_slots(self, own: Mixture, neighbours: Mixture, keys: SlotKeys) -> Mixture:
+    def freeze_slots(self, own: Mixture, neighbours: Mixture, keys: SlotKeys) -> Any:
         """`freeze` for a whole block: all costs, then all matchings, with the pairs last."""
         if own.n_features > UNROLLED:
             return super().freeze_slots(own, neighbours, keys)
+        if on_gpu() and own.n_components <= WRITTEN_OUT:
+            from fedmixtures.discrepancy.euclidean_gpu import Unmatched
+
+            return Unmatched(own, neighbours)  # matched when `weigh` knows the weights
         nodes, slots, k = neighbours.weights.shape
         cost = 0.0
         mine, theirs = self._fields(own), self._fields(neighbours)
@@ -59,6 +63,15 @@ class Euclidean(AbstractDiscrepancy):
             part, order.reshape(*order.shape, *(1,) * (part.ndim - 3)), axis=2
         )
         return Mixture(*(pick(jnp.asarray(part)) for part in neighbours.parts))
+
+    def weigh(self, frozen: Any, weight: PerSlot) -> Any:
+        """On a GPU the neighbours matched and averaged once for all local steps."""
+        if isinstance(frozen, Mixture):
+            return frozen
+        from fedmixtures.discrepancy.euclidean_gpu import Unmatched, centre_gpu
+
+        matched = not isinstance(frozen, Unmatched)
+        return frozen if matched else centre_gpu(frozen, weight, self.block_weights)
 
     def _fields(self, mixture: Mixture) -> list[tuple[Any, Any]]:
         """The parameters one by one, (..., k) each, and how much their squares weigh in eq. (3)."""
@@ -75,13 +88,15 @@ class Euclidean(AbstractDiscrepancy):
         squares = [jnp.square(a - b).sum() for a, b in zip(own.parts, frozen.parts, strict=True)]
         return sum(w * square for w, square in zip(self.block_weights, squares, strict=True))
 
-    def pull(self, own: Mixture, frozen: Mixture, weight: PerSlot) -> tuple[PerNode, Mixture]:
+    def pull(self, own: Mixture, frozen: Any, weight: PerSlot) -> tuple[PerNode, Mixture]:
         r"""Closed form around the weighted mean of the matched neighbours, block by block.
 
         With $W = \sum_j w_j$ and $\bar\theta = \sum_j w_j P_j\theta_j / W$:
         $\sum_j w_j \|\theta - P_j\theta_j\|^2 = W \|\theta - \bar\theta\|^2 + \sum_j w_j
         \|P_j\theta_j - \bar\theta\|^2$, whose last term and $\bar\theta$ stay the same for a round.
         """
+        if not isinstance(frozen, Mixture):
+            return self._pull_to_centre(own, self.weigh(frozen, weight))
         total = weight.sum(-1)
         share = weight / jnp.where(total > 0, total, 1.0)[:, None]
         value, gradient = jnp.zeros_like(total), []
@@ -95,6 +110,17 @@ class Euclidean(AbstractDiscrepancy):
             difference = mine.reshape(nodes, -1) - origin - centre
             value = value + block * (total * jnp.square(difference).sum(-1) + scatter)
             gradient.append((2 * block * total[:, None] * difference).reshape(mine.shape))
+        return value, Mixture(*gradient)
+
+    def _pull_to_centre(self, own: Mixture, centre: Any) -> tuple[PerNode, Mixture]:
+        """`pull` from the weighted mean that `weigh` has found."""
+        value, gradient = centre.scatter, []
+        parts = zip(own.parts, centre.origin.parts, centre.offset.parts, strict=True)
+        for block, (mine, origin, offset) in zip(self.block_weights, parts, strict=True):
+            difference = (mine - origin) - offset
+            total = centre.total.reshape(-1, *[1] * (mine.ndim - 1))
+            gradient.append(2 * block * total * difference)
+            value = value + 0.5 * (gradient[-1] * difference).reshape(len(mine), -1).sum(-1)
         return value, Mixture(*gradient)
 
     def pairwise(self, own: Mixture, neighbour: Mixture) -> Float[Array, "k k"]:

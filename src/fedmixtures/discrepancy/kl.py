@@ -20,6 +20,7 @@ from fedmixtures.mixture.statistics import (
     nll_and_gradient,
     nll_gradient,
     statistics,
+    statistics_of_gpu_rows,
 )
 
 CHUNK_SLOTS = 4
@@ -56,13 +57,29 @@ class KL(AbstractDiscrepancy):
         """`freeze` for a whole block, written out where features are few."""
         if neighbours.n_features > UNROLLED:
             return super().freeze_slots(own, neighbours, keys)
+        if on_gpu():
+            from fedmixtures.discrepancy.kl_gpu import Undrawn
+
+            return Undrawn(neighbours, keys)  # drawn when `weigh` knows which slots count
         points = sample_slots(neighbours, keys, self.n_samples)
         nodes_first = lambda part: jnp.moveaxis(part, 0, 1)
         log_neighbour = nodes_first(log_density_slots(neighbours, points))
         return nodes_first(jnp.stack(points, axis=-1)), log_neighbour
 
+    def weigh(self, frozen: Any, weight: PerSlot) -> Any:
+        """On a GPU the points drawn once for all local steps, where they are to be read."""
+        if isinstance(frozen, tuple):
+            return frozen
+        from fedmixtures.discrepancy.kl_gpu import Undrawn, drawn_gpu
+
+        return drawn_gpu(frozen, weight, self.n_samples) if isinstance(frozen, Undrawn) else frozen
+
     def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
         """Closed form: the local loss on the drawn rows, each slot's rows weighing its weight."""
+        if not isinstance(frozen, tuple):
+            drawn = self.weigh(frozen, weight)
+            nll, gradient = nll_gradient(own, statistics_of_gpu_rows(own, drawn.rows))
+            return nll + drawn.constant, gradient
         points, log_neighbour = frozen
         nodes, slots, n, d = points.shape
         row_weights = jnp.broadcast_to(weight[:, :, None] / n, (nodes, slots, n))

@@ -10,7 +10,7 @@ from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, PerSlot, Scalar
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
-from fedmixtures.mixture.linear import UNROLLED, inverse_cholesky, on_gpu
+from fedmixtures.mixture.linear import inverse_cholesky, on_gpu
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -41,10 +41,12 @@ class MMD(AbstractDiscrepancy):
 
     def freeze_slots(self, own, neighbours, keys):
         """As given; on a GPU laid out once for the kernel that all local steps call."""
-        if own.n_features > UNROLLED or not on_gpu():
+        if not on_gpu():
             return super().freeze_slots(own, neighbours, keys)
-        from fedmixtures.discrepancy.mmd_gpu import GpuAtoms
+        from fedmixtures.discrepancy.mmd_gpu import MOST_FEATURES, GpuAtoms
 
+        if own.n_features > MOST_FEATURES:
+            return super().freeze_slots(own, neighbours, keys)
         mixtures, constants = neighbours
         return GpuAtoms.of(mixtures), constants
 

@@ -99,6 +99,7 @@ class GTVMin(NodeProgram):
     ) -> tuple[Mixture, Info]:
         """Lines 3 to 6: freeze the neighbours, then take the local steps of eq. (6)."""
         frozen = self.discrepancy.freeze_slots(state, inbox.broadcast, keys.slot)
+        frozen = self.discrepancy.weigh(frozen, inbox.weight)
 
         def local_step(theta: Mixture, _):
             fit, pull, gradient = self._node_objective(theta, frozen, inbox.weight, data)

@@ -8,6 +8,7 @@ $E[xx^\top] - \mu\mu^\top$, so that means far from the origin lose no digits.
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -210,18 +211,21 @@ def _unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics
     )
 
 
-def _by_gpu_kernel(
-    theta: Mixture, rows: Rows, row_weights: RowWeights, interpret: bool = False
-) -> Statistics:
+def _by_gpu_kernel(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """Few features on a GPU: one kernel, a thread per node."""
+    from fedmixtures.mixture.statistics_gpu import GpuRows
+
+    return statistics_of_gpu_rows(theta, GpuRows.of(rows, row_weights))
+
+
+def statistics_of_gpu_rows(theta: Mixture, rows: Any, interpret: bool = False) -> Statistics:
+    """`statistics` of rows that are laid out for the kernel already."""
     from fedmixtures.mixture.statistics_gpu import moments_gpu
 
     d = theta.n_features
     entries, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
     constant = _constants(theta, log_determinant)
-    log_likelihood, sums = moments_gpu(
-        constant, theta.means, entries, rows, row_weights, interpret=interpret
-    )
+    log_likelihood, sums = moments_gpu(constant, theta.means, entries, rows, interpret=interpret)
     parts = [sums[:, i].T for i in range(sums.shape[1])]
     triangle = iter(parts[1 + d :])
     return Statistics(

@@ -8,51 +8,71 @@ from __future__ import annotations
 
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jaxtyping import Float, Int
 
+from fedmixtures._types import Array, Rows, RowWeights
 from fedmixtures.mixture.linear import sum_of
 
 TILE = 64
 """Nodes in one program of the grid, one per thread of two warps."""
 
 
-def moments_gpu(constant, means, factor, rows, row_weights, *, interpret: bool = False):
+class GpuRows(eqx.Module):
+    """Rows as the kernel reads them, the node axis last and padded to whole tiles."""
+
+    x: Float[Array, "m d places"]
+    weight: Float[Array, "w places"]
+    """Of each row, or of as many rows in turn as there are rows for each of these."""
+    in_use: Int[Array, " places"]
+    """Rows of each node; what lies behind them weighs nothing and need not be set."""
+
+    @classmethod
+    def of(cls, rows: Rows, row_weights: RowWeights) -> GpuRows:
+        """Rows in use come first; padding between them weighs zero and does no harm."""
+        m = rows.shape[1]
+        in_use = jnp.where(row_weights != 0, jnp.arange(1, m + 1)[None], 0).max(1)
+        return cls(_last(rows), _last(row_weights), _last(in_use.astype(jnp.int32)))
+
+
+def _last(part: jax.Array) -> jax.Array:
+    """The node axis moved to the end and padded to whole tiles."""
+    padding = [(0, 0)] * (part.ndim - 1) + [(0, -len(part) % TILE)]
+    return jnp.pad(jnp.moveaxis(part, 0, -1), padding)
+
+
+def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = False):
     """Log-likelihood (nodes,) and sums (k, 1 + d + d(d+1)/2, nodes) of mass and moments.
 
     `constant` (nodes, k) is the log of weight times normalising constant, `factor` the lower
     triangle of the inverse Cholesky factors as a list of rows of arrays (nodes, k).
     """
-    nodes, m, d = rows.shape
-    k, dtype = constant.shape[1], rows.dtype
-    padding = -nodes % TILE
-    last = lambda part: jnp.pad(
-        jnp.moveaxis(part, 0, -1), [(0, 0)] * (part.ndim - 1) + [(0, padding)]
-    )
+    nodes, k = constant.shape
+    m, d, places = rows.x.shape
     flat = [constant, *(means[..., i] for i in range(d)), *(e for row in factor for e in row)]
-    own = jnp.stack([last(field) for field in flat], axis=1)  # (k, fields, nodes)
-    # Rows in use come first; padding between them weighs zero and does no harm.
-    in_use = jnp.where(row_weights != 0, jnp.arange(1, m + 1)[None], 0).max(1)
-    in_use = jnp.pad(in_use.astype(jnp.int32), (0, padding))
+    own = jnp.stack([_last(field) for field in flat], axis=1)  # (k, fields, nodes)
     n_sums = 1 + d + d * (d + 1) // 2
     tile = lambda *shape: pl.BlockSpec((*shape, TILE), lambda i: (*(0 for _ in shape), i))
     sums, log_likelihood = pl.pallas_call(
         partial(_kernel, k=k, d=d),
-        grid=((nodes + padding) // TILE,),
-        in_specs=[tile(k, own.shape[1]), tile(m, d), tile(m), tile()],
+        grid=(places // TILE,),
+        in_specs=[tile(k, own.shape[1]), tile(m, d), tile(len(rows.weight)), tile()],
         out_specs=[tile(k, n_sums), tile()],
         out_shape=[
-            jax.ShapeDtypeStruct((k, n_sums, nodes + padding), dtype),
-            jax.ShapeDtypeStruct((nodes + padding,), dtype),
+            jax.ShapeDtypeStruct((k, n_sums, places), means.dtype),
+            jax.ShapeDtypeStruct((places,), means.dtype),
         ],
         interpret=interpret,
-        **({} if interpret else {"compiler_params": _compiler_params()}),
-    )(own, last(rows), last(row_weights), in_use)
+        **({} if interpret else {"compiler_params": compiler_params()}),
+    )(own, rows.x, rows.weight, rows.in_use)
     return log_likelihood[:nodes], sums[..., :nodes]
 
 
-def _compiler_params():
+def compiler_params():
+    """A thread for each node of a tile."""
     from jax.experimental.pallas import triton
 
     return triton.CompilerParams(num_warps=TILE // 32, num_stages=1)
@@ -63,12 +83,13 @@ def _kernel(own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, 
     own = [[own_ref[c, f, :] for f in range(own_ref.shape[1])] for c in range(k)]
     zero = jnp.zeros_like(own[0][0])
     pairs = [(i, j) for i in range(d) for j in range(i + 1)]
+    each = x_ref.shape[0] // w_ref.shape[0]
 
     def one_row(r, carry):
         log_likelihood, totals = carry
-        x, w = [x_ref[r, i, :] for i in range(d)], w_ref[r, :]
+        x, w = [x_ref[r, i, :] for i in range(d)], w_ref[r // each, :]
         delta = [[x[i] - own[c][1 + i] for i in range(d)] for c in range(k)]
-        log_joint = [own[c][0] - 0.5 * _square(own[c][1 + d :], delta[c], d) for c in range(k)]
+        log_joint = [own[c][0] - 0.5 * square(own[c][1 + d :], delta[c], d) for c in range(k)]
         top = log_joint[0]
         for value in log_joint[1:]:
             top = jnp.maximum(top, value)
@@ -91,7 +112,7 @@ def _kernel(own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, 
             sums_ref[c, i, :] = total
 
 
-def _square(factor, delta, d: int):
+def square(factor, delta, d: int):
     """Squared length of the whitened difference; `factor` is the flat lower triangle."""
     white = [
         sum_of(factor[i * (i + 1) // 2 + j] * delta[j] for j in range(i + 1)) for i in range(d)

@@ -1,0 +1,182 @@
+r"""Matching and averaging of neighbours as one GPU kernel (Pallas): no matched copy is ever kept.
+
+A thread holds one receiving node, matches one neighbour after another (`matching` explains how) and
+adds it to the weighted mean, which is all that the pull of eq. (3) needs of a round. The arrays are
+read as they stand: turning them about would cost more than the matching. `interpret=True` runs it
+on any machine.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import combinations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from fedmixtures._types import PerNode, PerSlot
+from fedmixtures.mixture.linear import sum_of
+from fedmixtures.mixture.mixture import Mixture
+
+TILE = 64
+"""Receiving nodes in one program of the grid, one per thread of two warps."""
+BITS = 3
+"""What the partner of a component takes in a matching written as one number."""
+
+
+class Unmatched(eqx.Module):
+    """Neighbours as they came, until the weights of the edges are known."""
+
+    own: Mixture
+    neighbours: Mixture
+
+
+class Centre(eqx.Module):
+    r"""Weighted mean $\bar\theta = \theta_0 + \delta$ of the matched neighbours of every node."""
+
+    origin: Mixture
+    """The node's own mixture when the round began: means may be far from zero."""
+    offset: Mixture
+    total: PerNode
+    """Sum of the weights."""
+    scatter: PerNode
+    r"""$\sum_j w_j \|P_j\theta_j - \bar\theta\|^2$, blocks weighed."""
+
+
+def centre_gpu(
+    pairs: Unmatched, weight: PerSlot, block_weights, *, interpret: bool = False
+) -> Centre:
+    """Match every neighbour to its node and average."""
+    nodes, slots = weight.shape
+    own = pairs.own
+    k, d, dtype = own.n_components, own.n_features, own.means.dtype
+    in_use = jnp.where(weight != 0, jnp.arange(1, slots + 1)[None], 0).max(1).astype(jnp.int32)
+    blocks = jnp.stack([jnp.asarray(block, dtype) for block in block_weights])
+    padding = -nodes % TILE  # none where there are many nodes: their number is round
+    whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)])
+    tile = lambda part: pl.BlockSpec((TILE, *part.shape[1:]), lambda i: (i, *[0] * (part.ndim - 1)))
+    arrays = [whole(part) for part in (*own.parts, *pairs.neighbours.parts, weight, in_use)]
+    results = [*arrays[:3], arrays[-1], arrays[-1]]  # the offset, total and scatter
+    *offset, total, scatter = pl.pallas_call(
+        partial(_kernel, k=k, d=d),
+        grid=((nodes + padding) // TILE,),
+        in_specs=[pl.BlockSpec((3,), lambda i: (0,)), *map(tile, arrays)],
+        out_specs=list(map(tile, results)),
+        out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
+        interpret=interpret,
+        **({} if interpret else {"compiler_params": _compiler_params()}),
+    )(blocks, *arrays)
+    return Centre(own, Mixture(*(part[:nodes] for part in offset)), total[:nodes], scatter[:nodes])
+
+
+def _compiler_params():
+    from jax.experimental.pallas import triton
+
+    return triton.CompilerParams(num_warps=TILE // 32, num_stages=1)
+
+
+def _kernel(
+    block_ref,
+    weights_ref,
+    means_ref,
+    covariances_ref,
+    their_weights_ref,
+    their_means_ref,
+    their_covariances_ref,
+    edge_ref,
+    in_use_ref,
+    *out_refs,
+    k: int,
+    d: int,
+):
+    """Centres of one tile of nodes; every value below is a vector over the tile."""
+    triangle = [(i, j) for i in range(d) for j in range(i + 1)]
+    in_weights, in_means, in_covariances = (block_ref[i] for i in range(3))
+    # Entries off the diagonal stand twice in the matrix.
+    twice = [in_covariances if i == j else 2 * in_covariances for i, j in triangle]
+    scales = [in_weights, *[in_means] * d, *twice]
+    own = [
+        [
+            weights_ref[:, c],
+            *(means_ref[:, c, i] for i in range(d)),
+            *(covariances_ref[:, c, i, j] for i, j in triangle),
+        ]
+        for c in range(k)
+    ]
+    zero = jnp.zeros_like(own[0][0])
+
+    def one_slot(slot, carry):
+        sums, scatter, total = carry
+        theirs = [
+            [
+                their_weights_ref[:, slot, c],
+                *(their_means_ref[:, slot, c, i] for i in range(d)),
+                *(their_covariances_ref[:, slot, c, i, j] for i, j in triangle),
+            ]
+            for c in range(k)
+        ]
+        away = lambda c, e: zip(scales, own[c], theirs[e], strict=True)
+        cost = [
+            [sum_of(scale * ((a - b) * (a - b)) for scale, a, b in away(c, e)) for e in range(k)]
+            for c in range(k)
+        ]
+        least, matching = best_path(cost)
+        weight = edge_ref[:, slot]
+        new = []
+        for c in range(k):
+            partner = (matching >> (BITS * c)) & (2**BITS - 1)
+            matched = theirs[0]
+            for e in range(1, k):
+                chosen = partner == e
+                both = zip(theirs[e], matched, strict=True)
+                matched = [jnp.where(chosen, a, b) for a, b in both]
+            fields = zip(sums[c], matched, own[c], strict=True)
+            new.append([s + weight * (a - b) for s, a, b in fields])
+        return new, scatter + weight * least, total + weight
+
+    start = ([[zero] * len(scales) for _ in range(k)], zero, zero)
+    sums, scatter, total = jax.lax.fori_loop(0, in_use_ref[...].max(), one_slot, start)
+    share = 1.0 / jnp.where(total > 0, total, 1.0)
+    offset_weights, offset_means, offset_covariances, total_ref, scatter_ref = out_refs
+    for c in range(k):
+        offset = [share * s for s in sums[c]]
+        # Of the squares about the own mixture, what is left about the mean.
+        squares = (scale * (o * s) for scale, o, s in zip(scales, offset, sums[c], strict=True))
+        scatter = scatter - sum_of(squares)
+        offset_weights[:, c] = offset[0]
+        for i in range(d):
+            offset_means[:, c, i] = offset[1 + i]
+        for (i, j), entry in zip(triangle, offset[1 + d :], strict=True):
+            offset_covariances[:, c, i, j] = entry
+            if i != j:
+                offset_covariances[:, c, j, i] = entry
+    total_ref[...] = total
+    scatter_ref[...] = jnp.maximum(scatter, 0.0)
+
+
+def best_path(cost: list[list[jax.Array]]) -> tuple[jax.Array, jax.Array]:
+    """Least cost of a matching, and the matching: `BITS` bits for the partner of each component.
+
+    The recursion of `matching`, which carries each subset's whole matching along instead of walking
+    back; of equals the first is kept there and here.
+    """
+    k = len(cost)
+    best = {0: (None, jnp.zeros(cost[0][0].shape, jnp.int32))}
+    for own in range(k):
+        level = {}
+        for chosen in combinations(range(k), own + 1):
+            subset, found = sum(1 << e for e in chosen), None
+            for e in chosen:
+                before, path = best[subset ^ (1 << e)]
+                value = cost[own][e] if before is None else before + cost[own][e]
+                path = path | (e << (BITS * own))
+                if found is not None:
+                    better = value < found[0]
+                    value = jnp.where(better, value, found[0])
+                    path = jnp.where(better, path, found[1])
+                found = value, path
+            level[subset] = found
+        best = level
+    return best[2**k - 1]

@@ -1,0 +1,147 @@
+"""Drawing the points of a KL round as one GPU kernel (Pallas), straight into the layout they need.
+
+A thread draws the points of one (node, neighbour) and adds up their log-density; the same numbers
+as `sampling.sample_slots` gives. Slots that no node of a tile uses are left out. `interpret=True`
+runs it on any machine.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.experimental import pallas as pl
+
+from fedmixtures._types import PerNode, PerSlot, SlotKeys
+from fedmixtures.mixture.linear import cholesky_entries, inverse_cholesky_entries, sum_of
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.philox import normal, philox, uniform
+from fedmixtures.mixture.statistics_gpu import TILE, GpuRows, compiler_params, square
+
+
+class Undrawn(eqx.Module):
+    """Neighbours as they came, until the weights of the edges are known."""
+
+    neighbours: Mixture
+    keys: SlotKeys
+
+
+class Drawn(eqx.Module):
+    """Points of all neighbours as rows for the kernel of `statistics_gpu`."""
+
+    rows: GpuRows
+    constant: PerNode
+    """Weighted sum over neighbours of the mean log-density at their own points."""
+
+
+def drawn_gpu(pairs: Undrawn, weight: PerSlot, n: int, *, interpret: bool = False) -> Drawn:
+    """Draw `n` points from every neighbour of every node."""
+    nodes, slots = weight.shape
+    parts = pairs.neighbours.parts
+    k, d = pairs.neighbours.n_components, pairs.neighbours.n_features
+    dtype = parts[1].dtype
+    padding = -nodes % TILE
+    places = nodes + padding
+    whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)])
+    in_use = jnp.where(weight != 0, jnp.arange(1, slots + 1)[None], 0).max(1).astype(jnp.int32)
+    in_use = whole(in_use)
+    used = jnp.arange(slots)[:, None] < in_use.reshape(1, -1, TILE).max(-1)
+    steps = jnp.where(used, n, 0).astype(jnp.int32)  # none in slots that no node of a tile has
+    arrays = [whole(part) for part in (*parts, jr.key_data(pairs.keys))]
+    slot_of = lambda part: pl.BlockSpec(
+        (TILE, 1, *part.shape[2:]), lambda s, i: (i, s, *[0] * (part.ndim - 2))
+    )
+    points, log_density = pl.pallas_call(
+        partial(_kernel, n=n, k=k, d=d),
+        grid=(slots, places // TILE),
+        in_specs=[*map(slot_of, arrays), pl.BlockSpec((1, 1), lambda s, i: (s, i))],
+        out_specs=[
+            pl.BlockSpec((n, d, TILE), lambda s, i: (s, 0, i)),
+            pl.BlockSpec((1, TILE), lambda s, i: (s, i)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((slots * n, d, places), dtype),
+            jax.ShapeDtypeStruct((slots, places), dtype),
+        ],
+        interpret=interpret,
+        **({} if interpret else {"compiler_params": compiler_params()}),
+    )(*arrays, steps)
+    by_slot = whole(weight).T
+    constant = jnp.where(by_slot != 0, by_slot * log_density, 0.0).sum(0)[:nodes]
+    return Drawn(GpuRows(points, by_slot / n, in_use * n), constant)
+
+
+def _kernel(
+    weights_ref,
+    means_ref,
+    covariances_ref,
+    key_ref,
+    steps_ref,
+    points_ref,
+    density_ref,
+    *,
+    n,
+    k,
+    d,
+):
+    """Points of one slot for one tile of nodes; every value below is a vector over the tile."""
+    weights = [weights_ref[:, 0, c] for c in range(k)]
+    means = [[means_ref[:, 0, c, i] for i in range(d)] for c in range(k)]
+    cumulative = weights[:1]
+    for weight in weights[1:]:
+        cumulative.append(cumulative[-1] + weight)
+    entry = lambda c, i, j: covariances_ref[:, 0, c, i, j]
+    factors, inverses, constants = [], [], []
+    for c in range(k):
+        triangle = [
+            [0.5 * (entry(c, i, j) + entry(c, j, i)) for j in range(i)] + [entry(c, i, i)]
+            for i in range(d)
+        ]
+        factors.append(cholesky_entries(triangle))
+        inverse, log_determinant = inverse_cholesky_entries(triangle)
+        inverses.append([one for row in inverse for one in row])
+        there = weights[c] > 0
+        log_weight = jnp.log(jnp.where(there, weights[c], 1.0))
+        constant = log_weight - 0.5 * (log_determinant + d * float(np.log(2 * np.pi)))
+        constants.append(jnp.where(there, constant, -jnp.inf))
+    key = [key_ref[:, 0, 0], key_ref[:, 0, 1]]
+
+    def one_point(r, total):
+        even, noise = _standard(r, key, d, weights[0].dtype)
+        level = even * cumulative[-1]
+        point = []
+        for i in range(d):
+            shift = lambda c, i=i: sum_of(factors[c][i][j] * noise[j] for j in range(i + 1))
+            chosen = means[0][i] + shift(0)
+            for c in range(1, k):  # the last one whose share of (0, 1) has begun
+                begun = level >= cumulative[c - 1]
+                chosen = jnp.where(begun, means[c][i] + shift(c), chosen)
+            point.append(chosen)
+            points_ref[r, i, :] = chosen
+        log_joint = [
+            constants[c]
+            - 0.5 * square(inverses[c], [x - m for x, m in zip(point, means[c], strict=True)], d)
+            for c in range(k)
+        ]
+        top = log_joint[0]
+        for value in log_joint[1:]:
+            top = jnp.maximum(top, value)
+        return total + top + jnp.log(sum_of(jnp.exp(value - top) for value in log_joint))
+
+    total = jax.lax.fori_loop(0, steps_ref[0, 0], one_point, jnp.zeros_like(weights[0]))
+    density_ref[0, :] = total / n
+
+
+def _standard(r, key, d: int, dtype):
+    """`sampling.standard_draws` for the point of number `r`."""
+    zero = jnp.zeros_like(key[0])
+    index = zero + r.astype(jnp.uint32)
+    words = []
+    for block in range(-(-(1 + d) // 4)):
+        words += philox([index, zero + np.uint32(block), zero, zero], key)
+    even, *rest = [uniform(word).astype(dtype) for word in words[: 1 + d]]
+    return even, [normal(part) for part in rest]
