@@ -93,6 +93,17 @@ def test_neighbours_vouch_for_each_other_and_never_for_themselves():
     assert (alone[:4] == 1).all()
 
 
+def test_nodes_that_share_no_component_are_never_alike():
+    """One of them fills two components, the other the third: no mean can be compared."""
+    rng = np.random.default_rng(5)
+    component = np.repeat([[0, 1], [2, 2]], 15, axis=1)
+    a, b = (MEANS[own] + rng.standard_normal((30, 2)) for own in component)
+    with double():
+        apart, alike = (p_values(a[None], x[None], mixture(1))[0] for x in (b, a + 0.01))
+    assert apart == 0
+    assert alike > 0.5
+
+
 def test_answers_are_own_statistics_under_each_neighbour():
     rng = np.random.default_rng(4)
     rows = draw(2, 30, rng)

@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import Mixture
-from fedmixtures.methods.trust_then_pool.personal import personal_weights, safeguarded
+from fedmixtures.methods.trust_then_pool.personal import (
+    log_bayes_factor,
+    personal_weights,
+    safeguarded,
+)
 from fedmixtures.mixture.precision import double
 
 MEANS = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])
@@ -47,9 +51,9 @@ def test_a_pooled_mixture_that_is_not_finite_is_never_kept():
 def test_weights_become_personal_on_evidence_only():
     with double():
         skewed = jnp.asarray(rows_of([0.9, 0.1, 0.0], 100))
-        theta = personal_weights(mixture(), skewed, jnp.ones((1, 100)), 5.0)
+        theta = personal_weights(mixture(), skewed, jnp.ones((1, 100)))
         even = jnp.asarray(rows_of([1 / 3] * 3, 100, seed=1))
-        unchanged = personal_weights(mixture(), even, jnp.ones((1, 100)), 5.0)
+        unchanged = personal_weights(mixture(), even, jnp.ones((1, 100)))
     weights = np.asarray(theta.weights)[0]
     assert weights[0] > 0.8
     assert 0 < weights[2] < 0.05
@@ -57,16 +61,20 @@ def test_weights_become_personal_on_evidence_only():
     np.testing.assert_allclose(unchanged.weights, 1 / 3)
 
 
-def test_leaving_a_row_out_by_hand():
-    """The gain that decides is the leave-one-out gain of the counts, for hard components."""
-    rows = rows_of([0.6, 0.4, 0.0], 12, seed=3)
-    component = np.linalg.norm(rows[0][:, None] - MEANS[None], axis=-1).argmin(1)
-    mass = np.bincount(component, minlength=3)
-    gains = [
-        sum(np.log((mass[c] - 1 + a / 3) / (11 + a) * 3) for c in component)
-        for a in (1.0, 3.0, 10.0, 30.0, 100.0)
-    ]
+def test_the_bayes_factor_is_a_ratio_of_chances_drawn_by_monte_carlo():
+    """Counts given weights from a Dirichlet distribution, averaged, over counts given the mean."""
+    mass, mean, strength = np.array([7.0, 3.0, 0.0]), np.array([0.5, 0.3, 0.2]), 3.0
+    drawn = np.random.default_rng(0).dirichlet(strength * mean, 400_000)
+    chance = np.prod(drawn**mass, axis=1).mean() / np.prod(mean**mass)
     with double():
-        for odds, personal in ((max(gains) - 0.05, True), (max(gains) + 0.05, False)):
-            theta = personal_weights(mixture(), jnp.asarray(rows), jnp.ones((1, 12)), odds)
-            assert (abs(np.asarray(theta.weights)[0, 2] - 1 / 3) > 1e-6) == personal
+        found = log_bayes_factor(jnp.asarray(mass[None]), jnp.asarray(mean[None]), strength)
+    np.testing.assert_allclose(np.asarray(found)[0], np.log(chance), atol=0.02)
+
+
+def test_an_absent_component_plays_no_part():
+    with double():
+        three, two = (
+            log_bayes_factor(jnp.asarray([mass]), jnp.asarray([mean]), 10.0)
+            for mass, mean in (([6.0, 2.0, 0.0], [0.4, 0.6, 0.0]), ([6.0, 2.0], [0.4, 0.6]))
+        )
+    np.testing.assert_allclose(three, two)

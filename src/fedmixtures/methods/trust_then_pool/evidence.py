@@ -36,7 +36,8 @@ def p_value(a: Moments, b: Moments, covariances: Float[Array, "*n k d d"]) -> Fl
     With $h_c = N_a N_b/(N_a + N_b)$ and $\Sigma_c$ of the mixture both were taken under,
     $\sum_c h_c \Delta_c^\top \Sigma_c^{-1} \Delta_c$ of the component means is about chi-square
     with d degrees of freedom per component, and $\sum_c \frac{h_c}2 \mathrm{tr}(\Sigma_c^{-1}
-    E_c)^2$ of the covariances with d(d+1)/2. The smaller of the two tail probabilities.
+    E_c)^2$ of the covariances with d(d+1)/2. The smaller of the two tail probabilities, and zero
+    where no component has rows at both ends: such nodes share nothing.
     """
     (n_a, mean_a, cov_a), (n_b, mean_b, cov_b) = centred(a), centred(b)
     d = mean_a.shape[-1]
@@ -45,7 +46,7 @@ def p_value(a: Moments, b: Moments, covariances: Float[Array, "*n k d d"]) -> Fl
     white = jnp.einsum("...ij,...j->...i", inverse, mean_a - mean_b)
     apart = jnp.einsum("...ia,...ab,...jb->...ij", inverse, cov_a - cov_b, inverse)
     least = jnp.minimum(n_a, n_b)
-    smallest = []
+    smallest = [jnp.where((least > MEANS_FROM).any(-1), 1.0, 0.0)]
     for term, freedom, enough in (
         (jnp.square(white).sum(-1), d, MEANS_FROM),
         (0.5 * jnp.square(apart).sum((-1, -2)), d * (d + 1) / 2, COVARIANCES_FROM),
@@ -54,7 +55,7 @@ def p_value(a: Moments, b: Moments, covariances: Float[Array, "*n k d d"]) -> Fl
         statistic = jnp.where(used, h * term, 0.0).sum(-1)
         degrees = freedom * used.sum(-1).astype(statistic.dtype)
         smallest.append(jnp.where(degrees > 0, chi_square_tail(statistic, degrees), 1.0))
-    return jnp.minimum(*smallest)
+    return jnp.stack(smallest).min(0)
 
 
 def chi_square_tail(

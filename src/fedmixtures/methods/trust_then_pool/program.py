@@ -47,8 +47,7 @@ class TrustThenPool(NodeProgram):
     level
         A neighbour whose statistics have a smaller p-value than this is cut off.
     prior_odds
-        Nats of evidence in its own rows that a node needs to refuse a group's mixture, or to leave
-        the group's mixture weights for its own.
+        Nats of evidence in its own rows that a node needs to refuse a group's mixture.
     agree_rounds
         Rounds in which groups agree on an order of components: how many hops a group may span.
     """
@@ -153,7 +152,7 @@ class TrustThenPool(NodeProgram):
     def result(self, state: State, data: NodeRows) -> Mixture:
         """What the own rows leave standing, with personal weights."""
         theta, _ = self.kept(state, data)
-        return personal_weights(theta, data.rows, counts(data), self.prior_odds)
+        return personal_weights(theta, data.rows, counts(data))
 
     def kept(self, state: State, data: NodeRows) -> tuple[Mixture, Array]:
         """The mixture a node keeps, and whether it is the pooled (0), refitted (1) or local (2)."""
