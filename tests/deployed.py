@@ -143,7 +143,7 @@ class Wire:
 
 
 def memory_of(pid: int) -> bytes:
-    """Everything a process can read in its own memory."""
+    """All that a process can write to: its heap, stacks and data, not the text of programs."""
     found = []
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
         for line in maps:
@@ -152,7 +152,7 @@ def memory_of(pid: int) -> bytes:
                 rights,
                 *_,
             ) = line.split(maxsplit=5)
-            if not rights.startswith("r") or "[v" in line:
+            if not rights.startswith("rw"):
                 continue
             start, end = (int(part, 16) for part in span.split("-"))
             with contextlib.suppress(OSError, ValueError, OverflowError):

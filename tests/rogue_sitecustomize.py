@@ -60,8 +60,9 @@ class Rogue:
         plan = {
             3: [("writes to a non-neighbour", STRANGER, SELF, t,
                  self.sealed(good, job, t, STRANGER))],
-            4: [("forges the sender", NEIGHBOUR, "aachen", t,
-                 self.sealed(good, job, t, NEIGHBOUR, "aachen"))],
+            # Two rounds early, so that it lies there before the true one comes.
+            4: [("forges the sender", NEIGHBOUR, "aachen", t + 2,
+                 self.sealed(good, job, t + 2, NEIGHBOUR, "aachen"))],
             5: [("replays an old box", NEIGHBOUR, SELF, 0, self.first[NEIGHBOUR]),
                 ("replays an old box as new", NEIGHBOUR, SELF, t, self.first[NEIGHBOUR])],
             11: [("names a site that does not exist", NEIGHBOUR, "zagreb", t, b"x" * 64)],

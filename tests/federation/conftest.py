@@ -31,6 +31,20 @@ def nothing_left_behind(request):
     left = _with_mark(run)
     assert not left, f"left behind: {left}"
     assert not _listening(os.getpid())
+    if "FEDERATION_ALONE" in os.environ:  # nobody else is here: nothing at all may be left
+        import psutil
+
+        assert not [p for p in psutil.process_iter() if _lives(p) and p.pid != os.getpid()]
+        assert not [c for c in psutil.net_connections() if c.status == psutil.CONN_LISTEN]
+
+
+def _lives(process) -> bool:
+    import psutil
+
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _with_mark(run: str) -> dict[int, str]:

@@ -121,30 +121,49 @@ def test_three_hospitals(hospitals):
            "collect", models_bitwise_those_of_the_engine=True, seconds_of_submit=took)  # fmt: skip
 
 
-def test_a_job_with_code_is_refused(hospitals, tmp_path):
-    from fedmixtures.federation.driver import Driver
+def job_with_code(folder: Path) -> tuple[Path, Path]:
+    """An NVFlare job that brings a class of its own, and the file that its code would write."""
     from fedmixtures.federation.nvflare_kits import write_job
 
     first, second, third = HOSPITALS
     edges = ((first, second, 1.0), (second, third, 1.0))
     job = a_fit("mmd", 2, n_components=dict.fromkeys(HOSPITALS, 3), edges=edges)
-    folder = write_job(tmp_path / "evil", job, 3)
-    marker = tmp_path / "ran"
-    (folder / "app" / "custom").mkdir()
-    (folder / "app" / "custom" / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
-    path = folder / "app" / "config" / "config_fed_client.json"
+    made, marker = write_job(folder / "evil", job, 3), folder / "ran"
+    (made / "app" / "custom").mkdir()
+    (made / "app" / "custom" / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    path = made / "app" / "config" / "config_fed_client.json"
     config = json.loads(path.read_text())
     config["components"] = [{"id": "evil", "path": "evil.Evil", "args": {}}]
     path.write_text(json.dumps(config))
+    return made, marker
+
+
+@pytest.mark.parametrize("hub", ["as we set it up", "lets all code through"])
+def test_a_job_with_code_is_refused(hospitals, tmp_path, hub):
+    from fedmixtures.federation.driver import Driver
+
+    if hub != "as we set it up":
+        hospitals.parties[0].stop()
+        path = hospitals.kits["hub"] / "local" / "authorization.json"
+        rights = json.loads(path.read_text())
+        for role in ("lead", "project_admin"):
+            rights["permissions"][role]["byoc"] = "any"
+        path.write_text(json.dumps(rights))
+        hospitals.parties[0].start()
+    folder, marker = job_with_code(tmp_path)
     driver = Driver(hospitals.kits[RESEARCHER], RESEARCHER)
     try:
-        driver.wait_for(HOSPITALS, 120)
+        driver.wait_for(HOSPITALS, 180)
         status = _submitted(driver.session(), folder)
     finally:
         driver.close()
     assert not marker.exists()
-    assert "refused" in status or ("FINISHED" in status and "COMPLETED" not in status), status
-    record("custom-code", seed=job.seed, what_became_of_the_job=status, code_ran=False)
+    assert "FINISHED" in status
+    assert "COMPLETED" not in status
+    who = "server" if hub == "as we set it up" else "hospital-"
+    assert re.search(rf"{who}.*: BYOC not permitted", status), status
+    record(f"custom-code-refused-by-{'hub' if who == 'server' else 'sites'}", seed=3, hub=hub,
+           what_became_of_the_job=status, code_ran=False)  # fmt: skip
 
 
 def _submitted(session, folder) -> str:
@@ -158,4 +177,4 @@ def _submitted(session, folder) -> str:
         meta = session.get_job_meta(job_id)
         status = str(meta.get("status"))
         time.sleep(1)
-    return f"{status} {meta.get('job_deploy_detail')}"[:300]
+    return f"{status} {meta.get('job_deploy_detail')}"[:600]

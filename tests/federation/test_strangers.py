@@ -52,7 +52,7 @@ def test_a_member_gone_wrong_changes_nothing(machine):
     # In the local log: why.
     lines = [line for site in ("aachen", "bergen", "delft") for line in site_log(machine, site)]
     reasons = [line["reason"] for line in lines if line["event"] in ("rejected", "turned away")]
-    for part in ("no neighbour", "does not open", "already taken", "NaN", "shape",
+    for part in ("no neighbour", "does not open as one from 'aachen'", "from 'cork'", "already taken", "NaN", "shape",
                  "positive definite", "outside the feasible set", "above the limit",
                  "no site of the job", "mark of format"):  # fmt: skip
         assert any(part in reason for reason in reasons), (part, reasons)
@@ -107,6 +107,9 @@ def test_strangers_are_not_let_in(machine, tmp_path):
         lines = (party.kit / "console.log").read_text(errors="replace").splitlines()
         why = [line for line in lines if "CERTIFICATE" in line or " - ERROR - " in line]
         told[name] = why[-1][-160:] if why else "no connection"
+    hub = (machine.kits / "hub" / "log.txt").read_text().splitlines()
+    of_hub = [line.split(" - ", 1)[1][:200] for line in hub if " - WARNING - " in line]
+    of_hub = sorted({line for line in of_hub if "zagreb" in line or "delft" in line})
     assert here == set(SITES)
     assert after == tokens == dict.fromkeys(SITES, 1) | {"zagreb": 0, "mallory": 0}
     # A fit of those that belong here goes on as if nothing had been.
@@ -115,7 +118,7 @@ def test_strangers_are_not_let_in(machine, tmp_path):
     expected = engine_solution(job, ROWS, block_size=1)
     assert all(same_bits(models[name], expected.mixture(name)) for name in SITES)
     record("strangers", seed=job.seed, refused=["plaintext", "no certificate", *parties],
-           told=told, connected_afterwards=sorted(here))  # fmt: skip
+           told=told, told_by_the_hub=of_hub[:10], connected_afterwards=sorted(here))  # fmt: skip
 
 
 def _tokens(machine) -> dict[str, int]:

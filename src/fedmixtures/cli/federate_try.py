@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,7 @@ def run_try(settings: FitSettings, n: int, out: Path, share_counts: bool = False
     shown = Shown()
     home = folder.path / "federation"
     machine = OneMachine(home, own, table.features, limits=limits, listener=shown)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the sites are stopped too
     with machine:
         watched = machine.fit(job, patience=60.0)
         models = machine.collected(job, watched)
