@@ -12,7 +12,7 @@ from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu
 from fedmixtures.discrepancy.matching import best_matchings
 from fedmixtures.mixture import statistics
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.statistics_gpu import GpuRows
+from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu
 
 NODES = 70  # more than a tile, and no multiple of it
 
@@ -43,7 +43,7 @@ def test_mmd_sums_agree_with_the_cpu_kernel(d):
 
 
 @pytest.mark.parametrize("d", [2, 3])
-def test_statistics_agree_with_the_cpu_kernel(d):
+def test_statistics_and_gradients_agree_with_the_cpu_kernel(d):
     rng = np.random.default_rng(10 + d)
     weights = rng.uniform(size=(NODES, 9))
     weights[:, 7:] = 0  # padding rows
@@ -55,8 +55,11 @@ def test_statistics_agree_with_the_cpu_kernel(d):
         theta = Mixture(absent, theta.means, theta.covariances)
         args = (theta, jnp.asarray(rng.normal(size=(NODES, 9, d))), jnp.asarray(weights))
         wanted = jax.jit(statistics.statistics)(*args)
-        of = partial(statistics.statistics_of_gpu_rows, interpret=True)
-        found = jax.jit(lambda theta, *rows: of(theta, GpuRows.of(*rows)))(*args)
+        found = jax.jit(lambda *a: statistics._by_gpu_kernel(*a, interpret=True))(*args)
+        wanted_nll = jax.jit(statistics.nll_and_gradient)(*args)
+        of_rows = lambda theta, *rows: nll_gpu(theta, GpuRows.of(*rows), interpret=True)
+        found_nll = jax.jit(of_rows)(*args)
+    wanted, found = (wanted, wanted_nll), (found, found_nll)
     for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
@@ -115,8 +118,7 @@ def test_drawn_points_pull_as_those_of_the_cpu(d):
         wanted = jax.jit(discrepancy.pull)(own, frozen, weight)
         draw = jax.jit(lambda *a: kl_gpu.drawn_gpu(kl_gpu.Undrawn(*a), weight, 6, interpret=True))
         drawn = draw(neighbours, keys)
-        sums = statistics.statistics_of_gpu_rows(own, drawn.rows, interpret=True)
-        nll, gradient = statistics.nll_gradient(own, sums)
+        nll, gradient = jax.jit(partial(nll_gpu, interpret=True))(own, drawn.rows)
     points = np.asarray(drawn.rows.x).reshape(3, 6, d, -1)
     np.testing.assert_allclose(points[0, ..., 3], np.asarray(frozen[0])[3, 0], rtol=1e-12)
     np.testing.assert_allclose(points[1, ..., 69], np.asarray(frozen[0])[69, 1], rtol=1e-12)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
@@ -13,6 +15,18 @@ from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.matching import WRITTEN_OUT, best_matching, best_matchings
 from fedmixtures.mixture.linear import UNROLLED, on_gpu
 from fedmixtures.mixture.mixture import Mixture
+
+
+class Centre(eqx.Module):
+    r"""Weighted mean $\bar\theta = \theta_0 + \delta$ of the matched neighbours of every node."""
+
+    origin: Mixture
+    r"""$\theta_0$, some mixture nearby: means may be far from zero."""
+    offset: Mixture
+    total: PerNode
+    """Sum of the weights."""
+    scatter: PerNode
+    r"""$\sum_j w_j \|P_j\theta_j - \bar\theta\|^2$, blocks weighed."""
 
 
 class Euclidean(AbstractDiscrepancy):
@@ -65,13 +79,26 @@ class Euclidean(AbstractDiscrepancy):
         return Mixture(*(pick(jnp.asarray(part)) for part in neighbours.parts))
 
     def weigh(self, frozen: Any, weight: PerSlot) -> Any:
-        """On a GPU the neighbours matched and averaged once for all local steps."""
-        if isinstance(frozen, Mixture):
+        """The neighbours averaged, once for all local steps of a round."""
+        if isinstance(frozen, Centre):
             return frozen
-        from fedmixtures.discrepancy.euclidean_gpu import Unmatched, centre_gpu
+        if not isinstance(frozen, Mixture):
+            from fedmixtures.discrepancy.euclidean_gpu import centre_gpu
 
-        matched = not isinstance(frozen, Unmatched)
-        return frozen if matched else centre_gpu(frozen, weight, self.block_weights)
+            return centre_gpu(frozen, weight, self.block_weights)
+        total = weight.sum(-1)
+        share = weight / jnp.where(total > 0, total, 1.0)[:, None]
+        like = lambda values, part: values.reshape(*values.shape, *[1] * (part.ndim - 2))
+        origin = jax.tree.map(lambda part: jnp.asarray(part)[:, 0], frozen)
+        scatter, offset = jnp.zeros_like(total), []
+        for block, theirs, first in zip(
+            self.block_weights, frozen.parts, origin.parts, strict=True
+        ):
+            theirs = theirs - first[:, None]
+            offset.append((like(share, theirs) * theirs).sum(1))
+            squares = jnp.square(theirs - offset[-1][:, None])
+            scatter += block * (weight * squares.reshape(*weight.shape, -1).sum(-1)).sum(-1)
+        return Centre(origin, Mixture(*offset), total, scatter)
 
     def _fields(self, mixture: Mixture) -> list[tuple[Any, Any]]:
         """The parameters one by one, (..., k) each, and how much their squares weigh in eq. (3)."""
@@ -95,25 +122,7 @@ class Euclidean(AbstractDiscrepancy):
         $\sum_j w_j \|\theta - P_j\theta_j\|^2 = W \|\theta - \bar\theta\|^2 + \sum_j w_j
         \|P_j\theta_j - \bar\theta\|^2$, whose last term and $\bar\theta$ stay the same for a round.
         """
-        if not isinstance(frozen, Mixture):
-            return self._pull_to_centre(own, self.weigh(frozen, weight))
-        total = weight.sum(-1)
-        share = weight / jnp.where(total > 0, total, 1.0)[:, None]
-        value, gradient = jnp.zeros_like(total), []
-        for block, mine, theirs in zip(self.block_weights, own.parts, frozen.parts, strict=True):
-            nodes, slots = weight.shape
-            theirs = theirs.reshape(nodes, slots, -1)
-            origin = theirs[:, 0]  # all relative to the first one: means may be far from zero
-            theirs = theirs - origin[:, None]
-            centre = (share[:, :, None] * theirs).sum(1)
-            scatter = (weight[:, :, None] * jnp.square(theirs - centre[:, None])).sum((1, 2))
-            difference = mine.reshape(nodes, -1) - origin - centre
-            value = value + block * (total * jnp.square(difference).sum(-1) + scatter)
-            gradient.append((2 * block * total[:, None] * difference).reshape(mine.shape))
-        return value, Mixture(*gradient)
-
-    def _pull_to_centre(self, own: Mixture, centre: Any) -> tuple[PerNode, Mixture]:
-        """`pull` from the weighted mean that `weigh` has found."""
+        centre = self.weigh(frozen, weight)
         value, gradient = centre.scatter, []
         parts = zip(own.parts, centre.origin.parts, centre.offset.parts, strict=True)
         for block, (mine, origin, offset) in zip(self.block_weights, parts, strict=True):

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from fedmixtures._types import PerNode, PerSlot
+from fedmixtures._types import PerSlot
+from fedmixtures.discrepancy.euclidean import Centre
 from fedmixtures.mixture.linear import sum_of
 from fedmixtures.mixture.mixture import Mixture
 
@@ -31,18 +32,6 @@ class Unmatched(eqx.Module):
 
     own: Mixture
     neighbours: Mixture
-
-
-class Centre(eqx.Module):
-    r"""Weighted mean $\bar\theta = \theta_0 + \delta$ of the matched neighbours of every node."""
-
-    origin: Mixture
-    """The node's own mixture when the round began: means may be far from zero."""
-    offset: Mixture
-    total: PerNode
-    """Sum of the weights."""
-    scatter: PerNode
-    r"""$\sum_j w_j \|P_j\theta_j - \bar\theta\|^2$, blocks weighed."""
 
 
 def centre_gpu(

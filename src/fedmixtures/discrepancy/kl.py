@@ -20,7 +20,6 @@ from fedmixtures.mixture.statistics import (
     nll_and_gradient,
     nll_gradient,
     statistics,
-    statistics_of_gpu_rows,
 )
 
 CHUNK_SLOTS = 4
@@ -77,8 +76,10 @@ class KL(AbstractDiscrepancy):
     def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
         """Closed form: the local loss on the drawn rows, each slot's rows weighing its weight."""
         if not isinstance(frozen, tuple):
+            from fedmixtures.mixture.statistics_gpu import nll_gpu
+
             drawn = self.weigh(frozen, weight)
-            nll, gradient = nll_gradient(own, statistics_of_gpu_rows(own, drawn.rows))
+            nll, gradient = nll_gpu(own, drawn.rows)
             return nll + drawn.constant, gradient
         points, log_neighbour = frozen
         nodes, slots, n, d = points.shape

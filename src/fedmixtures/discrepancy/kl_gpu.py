@@ -17,10 +17,16 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerNode, PerSlot, SlotKeys
-from fedmixtures.mixture.linear import cholesky_entries, inverse_cholesky_entries, sum_of
+from fedmixtures.mixture.linear import cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.philox import normal, philox, uniform
-from fedmixtures.mixture.statistics_gpu import TILE, GpuRows, compiler_params, square
+from fedmixtures.mixture.statistics_gpu import (
+    TILE,
+    GpuRows,
+    compiler_params,
+    factor_and_constant,
+    square,
+)
 
 
 class Undrawn(eqx.Module):
@@ -84,9 +90,9 @@ def _kernel(
     points_ref,
     density_ref,
     *,
-    n,
-    k,
-    d,
+    n: int,
+    k: int,
+    d: int,
 ):
     """Points of one slot for one tile of nodes; every value below is a vector over the tile."""
     weights = [weights_ref[:, 0, c] for c in range(k)]
@@ -97,17 +103,11 @@ def _kernel(
     entry = lambda c, i, j: covariances_ref[:, 0, c, i, j]
     factors, inverses, constants = [], [], []
     for c in range(k):
-        triangle = [
-            [0.5 * (entry(c, i, j) + entry(c, j, i)) for j in range(i)] + [entry(c, i, i)]
-            for i in range(d)
-        ]
-        factors.append(cholesky_entries(triangle))
-        inverse, log_determinant = inverse_cholesky_entries(triangle)
+        of_c = partial(entry, c)
+        inverse, constant = factor_and_constant(weights[c], of_c, d)
+        factors.append(cholesky_entries([[of_c(i, j) for j in range(i + 1)] for i in range(d)]))
         inverses.append([one for row in inverse for one in row])
-        there = weights[c] > 0
-        log_weight = jnp.log(jnp.where(there, weights[c], 1.0))
-        constant = log_weight - 0.5 * (log_determinant + d * float(np.log(2 * np.pi)))
-        constants.append(jnp.where(there, constant, -jnp.inf))
+        constants.append(constant)
     key = [key_ref[:, 0, 0], key_ref[:, 0, 1]]
 
     def one_point(r, total):

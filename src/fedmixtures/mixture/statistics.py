@@ -8,7 +8,6 @@ $E[xx^\top] - \mu\mu^\top$, so that means far from the origin lose no digits.
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
+from fedmixtures.mixture.gradient import gradient_entries
 from fedmixtures.mixture.linear import (
     UNROLLED,
     inverse_cholesky,
@@ -87,6 +87,10 @@ def nll_and_gradient(
     $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$, $-\partial\Sigma_c = \frac12 (P_c B_c
     P_c - N_c P_c) = \frac12 F^\top (F B_c F^\top - N_c I) F$, the plain symmetric matrix gradient.
     """
+    if theta.n_features <= UNROLLED and rows.shape[1] <= ROW_CHUNK and on_gpu():
+        from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu
+
+        return nll_gpu(theta, GpuRows.of(rows, row_weights))
     return nll_gradient(theta, statistics(theta, rows, row_weights))
 
 
@@ -132,31 +136,8 @@ def _gradient_by_entries(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax.
     d = theta.n_features
     inverse, _ = inverse_cholesky_entries(lower_triangle(theta.covariances))
     first = [s.first[..., i] for i in range(d)]
-    white = [sum_of(inverse[i][j] * first[j] for j in range(i + 1)) for i in range(d)]
-    means = [-sum_of(inverse[i][j] * white[i] for i in range(j, d)) for j in range(d)]
-    second = [[s.second[..., i, j] for j in range(d)] for i in range(d)]
-    half = [
-        [sum_of(inverse[i][a] * second[a][j] for a in range(i + 1)) for j in range(d)]
-        for i in range(d)
-    ]
-    middle = [
-        [sum_of(half[i][a] * inverse[j][a] for a in range(j + 1)) for j in range(i + 1)]
-        for i in range(d)
-    ]
-    for i in range(d):
-        middle[i][i] = middle[i][i] - s.mass
-    covariances = [
-        [
-            -0.5
-            * sum_of(
-                inverse[p][i] * middle[max(p, q)][min(p, q)] * inverse[q][j]
-                for p in range(i, d)
-                for q in range(j, d)
-            )
-            for j in range(i + 1)
-        ]
-        for i in range(d)
-    ]
+    second = [[s.second[..., i, j] for j in range(i + 1)] for i in range(d)]
+    means, covariances = gradient_entries(inverse, s.mass, first, second)
     return jnp.stack(means, axis=-1), symmetric(covariances)
 
 
@@ -211,21 +192,19 @@ def _unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics
     )
 
 
-def _by_gpu_kernel(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+def _by_gpu_kernel(
+    theta: Mixture, rows: Rows, row_weights: RowWeights, interpret: bool = False
+) -> Statistics:
     """Few features on a GPU: one kernel, a thread per node."""
-    from fedmixtures.mixture.statistics_gpu import GpuRows
-
-    return statistics_of_gpu_rows(theta, GpuRows.of(rows, row_weights))
-
-
-def statistics_of_gpu_rows(theta: Mixture, rows: Any, interpret: bool = False) -> Statistics:
-    """`statistics` of rows that are laid out for the kernel already."""
-    from fedmixtures.mixture.statistics_gpu import moments_gpu
+    from fedmixtures.mixture.statistics_gpu import GpuRows, moments_gpu
 
     d = theta.n_features
     entries, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
     constant = _constants(theta, log_determinant)
-    log_likelihood, sums = moments_gpu(constant, theta.means, entries, rows, interpret=interpret)
+    laid_out = GpuRows.of(rows, row_weights)
+    log_likelihood, sums = moments_gpu(
+        constant, theta.means, entries, laid_out, interpret=interpret
+    )
     parts = [sums[:, i].T for i in range(sums.shape[1])]
     triangle = iter(parts[1 + d :])
     return Statistics(

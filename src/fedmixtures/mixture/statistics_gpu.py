@@ -15,10 +15,13 @@ from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from fedmixtures._types import Array, Rows, RowWeights
-from fedmixtures.mixture.linear import sum_of
+from fedmixtures.mixture.gradient import gradient_entries
+from fedmixtures.mixture.linear import inverse_cholesky_entries, sum_of
+from fedmixtures.mixture.mixture import Mixture
 
 TILE = 64
 """Nodes in one program of the grid, one per thread of two warps."""
+LOG_2PI = 1.8378770664093453
 
 
 class GpuRows(eqx.Module):
@@ -81,7 +84,19 @@ def compiler_params():
 def _kernel(own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, k: int, d: int):
     """Sums of one tile of nodes; every value below is a vector over the tile."""
     own = [[own_ref[c, f, :] for f in range(own_ref.shape[1])] for c in range(k)]
-    zero = jnp.zeros_like(own[0][0])
+    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d)
+    log_likelihood_ref[...] = log_likelihood
+    for c in range(k):
+        for i, total in enumerate(totals[c]):
+            sums_ref[c, i, :] = total
+
+
+def _row_sums(own, x_ref, w_ref, in_use_ref, d: int):
+    """Log-likelihood, and mass and moments of each component, over the rows of one tile.
+
+    `own` lists for each component the constant, the means and the flat factor.
+    """
+    k, zero = len(own), jnp.zeros_like(own[0][0])
     pairs = [(i, j) for i in range(d) for j in range(i + 1)]
     each = x_ref.shape[0] // w_ref.shape[0]
 
@@ -105,11 +120,71 @@ def _kernel(own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, 
         return log_likelihood + w * (top + jnp.log(total)), new
 
     start = (zero, [[zero] * (1 + d + len(pairs)) for _ in range(k)])
-    log_likelihood, totals = jax.lax.fori_loop(0, in_use_ref[...].max(), one_row, start)
-    log_likelihood_ref[...] = log_likelihood
+    return jax.lax.fori_loop(0, in_use_ref[...].max(), one_row, start)
+
+
+def nll_gpu(theta: Mixture, rows: GpuRows, *, interpret: bool = False):
+    """`statistics.nll_and_gradient` of every node as one kernel, mixtures read as they stand."""
+    nodes, k, d = theta.means.shape
+    places = rows.x.shape[-1]
+    whole = lambda part: jnp.pad(part, [(0, places - nodes), *[(0, 0)] * (part.ndim - 1)])
+    parts = [whole(part) for part in theta.parts]
+    node = lambda part: pl.BlockSpec((TILE, *part.shape[1:]), lambda i: (i, *[0] * (part.ndim - 1)))
+    tile = lambda part: pl.BlockSpec(
+        (*part.shape[:-1], TILE), lambda i: (*[0] * (part.ndim - 1), i)
+    )
+    results = [*parts, parts[0][:, 0]]
+    *gradient, nll = pl.pallas_call(
+        partial(_gradient_kernel, k=k, d=d),
+        grid=(places // TILE,),
+        in_specs=[*map(node, parts), tile(rows.x), tile(rows.weight), tile(rows.in_use)],
+        out_specs=list(map(node, results)),
+        out_shape=[jax.ShapeDtypeStruct(part.shape, theta.means.dtype) for part in results],
+        interpret=interpret,
+        **({} if interpret else {"compiler_params": compiler_params()}),
+    )(*parts, rows.x, rows.weight, rows.in_use)
+    return nll[:nodes], Mixture(*(part[:nodes] for part in gradient))
+
+
+def _gradient_kernel(
+    weights_ref, means_ref, covariances_ref, x_ref, w_ref, in_use_ref, *out_refs, k: int, d: int
+):
+    own, factors = [], []
     for c in range(k):
-        for i, total in enumerate(totals[c]):
-            sums_ref[c, i, :] = total
+        weight = weights_ref[:, c]
+        factor, constant = factor_and_constant(
+            weight, lambda i, j, c=c: covariances_ref[:, c, i, j], d
+        )
+        factors.append(factor)
+        means = [means_ref[:, c, i] for i in range(d)]
+        own.append([constant, *means, *(entry for row in factor for entry in row)])
+    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d)
+    out_weights, out_means, out_covariances, out_nll = out_refs
+    out_nll[...] = -log_likelihood
+    for c in range(k):
+        mass, rest = totals[c][0], iter(totals[c][1:])
+        first = [next(rest) for _ in range(d)]
+        second = [[next(rest) for _ in range(i + 1)] for i in range(d)]
+        weight = weights_ref[:, c]
+        out_weights[:, c] = jnp.where(weight > 0, -mass / jnp.where(weight > 0, weight, 1.0), 0.0)
+        means, covariances = gradient_entries(factors[c], mass, first, second)
+        for i in range(d):
+            out_means[:, c, i] = means[i]
+            for j in range(i + 1):
+                out_covariances[:, c, i, j] = covariances[i][j]
+                if i != j:
+                    out_covariances[:, c, j, i] = covariances[i][j]
+
+
+def factor_and_constant(weight, entry, d: int):
+    """Inverse Cholesky factor of a component, and the log of its weight and normalisation."""
+    triangle = [
+        [0.5 * (entry(i, j) + entry(j, i)) for j in range(i)] + [entry(i, i)] for i in range(d)
+    ]
+    factor, log_determinant = inverse_cholesky_entries(triangle)
+    log_weight = jnp.log(jnp.where(weight > 0, weight, 1.0))
+    constant = log_weight - 0.5 * (log_determinant + d * LOG_2PI)
+    return factor, jnp.where(weight > 0, constant, -jnp.inf)
 
 
 def square(factor, delta, d: int):
