@@ -40,11 +40,12 @@ browser:
 unit: .venv/.ready-test  ## The fast tests only
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not silos"
 
-# One test: make federation ONLY=test_what_four_sites_cost
+# One test: make federation ONLY=test_what_four_sites_cost. Types are not checked at run time here,
+# as they are not where silos run.
 federation: .venv/.ready-test .venv/.ready-nvflare  ## Real silos on this machine: faults, intruders, costs
 	FEDERATION_RESULTS=results/federation FEDERATION_FRAMES=$(FRAMES) FEDERATION_KILLS=$(KILLS) \
 	tests/federation/alone.sh $(BIN)/python -m pytest tests/federation -m silos -n 0 -v \
-	-p no:cacheprovider $(if $(ONLY),-k $(ONLY))
+	-o addopts="-ra --import-mode=importlib" -p no:cacheprovider $(if $(ONLY),-k $(ONLY))
 
 lint: .venv/.ready-test  ## Ruff, types and import contracts
 	$(BIN)/ruff check

@@ -125,7 +125,8 @@ def test_mutated_frames(tmp_path):
         reply = Frame.decode(target.node.handle(frame))
         accepted = [m[0] for r, m in target.session.heard.values() if r == 1 and m is not None]
         assert all(is_good(model) for model in accepted), i
-        assert all(np.isfinite(leaf).all() for leaf in target.session.result().parts)
+        if target.session.state is not target.before[1]:
+            assert all(np.isfinite(leaf).all() for leaf in target.session.result().parts)
         outcomes[f"{kind}: {'model taken' if accepted else reply.head['kind']}"] += 1
     grown = (peak() - memory) / 1024
     assert grown < 300, f"memory grew by {grown:.0f} MB"

@@ -85,6 +85,16 @@ BAD_MODELS = {
     "far away": (a_model(means=np.full((3, 2), 1e6)), "outside the feasible set"),
     "too wide": (a_model(covariances=np.stack([1e6 * np.eye(2)] * 3)), "outside the feasible set"),
     "too narrow": (a_model(covariances=np.stack([1e-6 * np.eye(2)] * 3)), "outside the feasible"),
+    "near overflow": (a_model(means=np.full((3, 2), 1e308)), "outside the feasible set"),
+    "overflowing weights": (a_model(weights=np.full(3, 1e308)), "simplex"),
+    "overflowing covariance": (a_model(covariances=np.full((3, 2, 2), 1e308)), "covariance"),
+    "wide in an empty place": (
+        a_model(
+            weights=np.array([0.5, 0.5, 0.0]),
+            covariances=np.array([1e290, 1e290, 1e300])[:, None, None] * np.eye(2),
+        ),
+        "outside the feasible set",
+    ),
     "no arrays": (Frame({"schema": "fedmixtures.message.1", "silent": False}).encode(), "arrays"),
     "other schema": (Frame({"schema": "other", "silent": True}).encode(), "schema"),
     "no frame": (b"\x80\x04\x95pickle", "mark"),

@@ -52,7 +52,8 @@ def test_a_member_gone_wrong_changes_nothing(machine):
     # In the local log: why.
     lines = [line for site in ("aachen", "bergen", "delft") for line in site_log(machine, site)]
     reasons = [line["reason"] for line in lines if line["event"] in ("rejected", "turned away")]
-    for part in ("no neighbour", "does not open as one from 'aachen'", "from 'cork'", "already taken", "NaN", "shape",
+    for part in ("no neighbour", "does not open as one from 'aachen'", "from 'cork'",
+                 "already taken", "NaN", "shape",
                  "positive definite", "outside the feasible set", "above the limit",
                  "no site of the job", "mark of format"):  # fmt: skip
         assert any(part in reason for reason in reasons), (part, reasons)

@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 FORMAT = 1
@@ -71,7 +72,7 @@ class Job:
                 found[b if site == a else a] = weight
         return found
 
-    @property
+    @cached_property
     def reach(self) -> int:
         """How far apart two sites' rounds can be: the longest shortest path of the graph."""
         near = {site: self.neighbours(site) for site in self.sites}
@@ -81,7 +82,7 @@ class Job:
         """One text for one job: keys sorted, no spaces."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of everything above."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]

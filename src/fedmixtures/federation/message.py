@@ -72,25 +72,43 @@ def check_model(
     weights: np.ndarray, means: np.ndarray, covariances: np.ndarray, feasible: FeasibleSet | None
 ) -> None:
     """Simplex, symmetric, positive definite, inside the feasible set; absent components too."""
-    present = weights > 0
-    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6 or not present.any():
-        raise ModelRefused("the weights are not on the simplex")
+    with np.errstate(all="ignore"):  # what overflows is compared as infinity, and refused
+        wrong = _not_a_mixture(weights, covariances)
+        if not wrong and feasible is not None:
+            wrong = _not_feasible(weights, means, covariances, feasible)
+    if wrong:
+        raise ModelRefused(wrong)
+
+
+def _not_a_mixture(weights: np.ndarray, covariances: np.ndarray) -> str:
+    on_simplex = (weights >= 0).all() and abs(weights.sum() - 1) <= 1e-6
+    if not on_simplex:
+        return "the weights are not on the simplex"
     scale = np.abs(covariances).max()
-    if np.abs(covariances - np.swapaxes(covariances, -1, -2)).max() > SLACK * scale:
-        raise ModelRefused("a covariance is not symmetric")
+    if not np.abs(covariances - np.swapaxes(covariances, -1, -2)).max() <= SLACK * scale:
+        return "a covariance is not symmetric"
+    return "" if (_spectrum(covariances) > 0).all() else "a covariance is not positive definite"
+
+
+def _not_feasible(
+    weights: np.ndarray, means: np.ndarray, covariances: np.ndarray, feasible: FeasibleSet
+) -> str:
+    present = weights > 0
+    if not (weights[present] >= feasible.min_weight * (1 - SLACK)).all():
+        return "a weight is below the feasible set's smallest"
+    if not (np.linalg.norm(means, axis=-1) <= feasible.max_mean_norm * (1 + SLACK)).all():
+        return "a mean lies outside the feasible set"
+    spectrum = _spectrum(covariances)
+    rounding = SLACK * spectrum.max(axis=-1)
+    # In an empty place stands the identity, or what the set allows.
+    low = np.where(present, feasible.min_variance, min(feasible.min_variance, 1.0))
+    high = np.where(present, feasible.max_variance, max(feasible.max_variance, 1.0))
+    inside = (spectrum.min(-1) >= low - rounding) & (spectrum.max(-1) <= high + rounding)
+    return "" if inside.all() else "a covariance lies outside the feasible set"
+
+
+def _spectrum(covariances: np.ndarray) -> np.ndarray:
     try:
-        spectrum = np.linalg.eigvalsh(covariances)
+        return np.linalg.eigvalsh(covariances)
     except np.linalg.LinAlgError:
-        raise ModelRefused("a covariance has no eigenvalues") from None
-    if not (spectrum > 0).all():
-        raise ModelRefused("a covariance is not positive definite")
-    if feasible is None:
-        return
-    if (weights[present] < feasible.min_weight * (1 - SLACK)).any():
-        raise ModelRefused("a weight is below the feasible set's smallest")
-    if (np.linalg.norm(means, axis=-1) > feasible.max_mean_norm * (1 + SLACK)).any():
-        raise ModelRefused("a mean lies outside the feasible set")
-    rounding = SLACK * spectrum.max()
-    low, high = feasible.min_variance - rounding, feasible.max_variance + rounding
-    if (spectrum[present] < low).any() or (spectrum[present] > high).any():
-        raise ModelRefused("a covariance lies outside the feasible set")
+        return np.full(covariances.shape[:-1], np.nan)
