@@ -77,7 +77,7 @@ def grouped_fits(
         for own in np.unique(group):
             members = np.flatnonzero(group == own)
             honest = members[one.honest[members]]
-            parts = [rows.of(i) for i in (honest if len(honest) else members)]
+            parts = [rows.of(int(i)) for i in (honest if len(honest) else members)]
             points, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
             seed = node_seed(one.seed, int(own)) if grouping == "local" else one.seed
             k = one.n_components[members[0]] if grouping == "local" else _truth(one)

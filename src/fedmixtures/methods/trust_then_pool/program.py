@@ -59,7 +59,7 @@ class TrustThenPool(NodeProgram):
     caution: float = 1.0
     level: float = 1e-3
     prior_odds: float = 5.0
-    agree_rounds: int = 10
+    agree_rounds: int = 7
 
     def __check_init__(self):
         if self.prior is not None and not isinstance(self.prior, ShapePrior):
