@@ -16,7 +16,7 @@ DEMO_READY := $(if $(wildcard .venv/.ready-test),.venv/.ready-test,.venv/.ready-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit lint docs reproduce clean browser federation
+.PHONY: help demo test unit lint docs reproduce trust clean browser federation
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ docs: .venv/.ready-docs  ## Build the documentation into docs/_build/html
 reproduce: $(DEMO_READY)  ## All tables and figures of the paper, 20 seeds, into results/
 	$(BIN)/fedmixtures experiment all
 	$(BIN)/python -m fedmixtures.experiments.page docs/reproduction.md results
+
+TRUST := trust-sbm trust-robust trust-digits trust-ablation trust-cost
+
+trust: $(DEMO_READY)  ## Trust-then-Pool against everything else, 20 seeds, into results/
+	$(BIN)/fedmixtures experiment $(TRUST)
+	$(BIN)/python -m fedmixtures.experiments.page docs/trust.md results
 
 clean:  ## Remove caches and build products (.venv stays)
 	rm -rf build dist htmlcov docs/_build docs/auto_examples docs/generated
