@@ -56,7 +56,10 @@ class Shown:
         if event == "segment ended":
             if what["outcome"] == "lost":
                 return f"lost {', '.join(what.get('sites') or ['something'])}; going on"
-            return what["outcome"]
+            away = f" without {', '.join(what['absent'])}" if what.get("absent") else ""
+            held = [f"{site} stands after round {t}" for site, t in what.get("held", {}).items()]
+            alone = f" ({', '.join(held)}: all its neighbours are away)" if held else ""
+            return f"{what['outcome']}{away}{alone}"
         return event
 
 

@@ -1,0 +1,72 @@
+"""`fedmixtures federate try` as a new user runs it: from an empty folder, with no settings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from federated import a_job, record
+from fedmixtures import TrustThenPool
+
+pytest.importorskip("cyclopts")
+pytest.importorskip("nvflare")
+
+
+def a_command(*arguments, cwd: Path) -> subprocess.CompletedProcess:
+    command = [str(Path(sys.executable).parent / "fedmixtures"), "federate", "try", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.silos
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("mmd", []), ("trust", ["--method", "trust", "--share-counts", "--rounds", "12"])],
+)
+def test_one_command_from_an_empty_folder(tmp_path, home, name, arguments):
+    began = time.time()
+    done = a_command("-n", "3", *arguments, cwd=tmp_path)
+    took = time.time() - began
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "round: site-1" in done.stdout
+    assert "Open federation-try/report.html" in done.stdout
+    assert (tmp_path / "federation-try" / "report.html").stat().st_size > 10_000
+    for site in ("site-1", "site-2", "site-3"):
+        log = tmp_path / "federation-try" / "federation" / "sites" / site / "state" / "log.jsonl"
+        sent = [line for line in map(json.loads, log.read_text().splitlines()) if "bytes" in line]
+        assert sent
+        assert all({"round", "to", "bytes"} <= set(line) for line in sent)
+    record(f"try-{name}", seed=0, command_line=" ".join(["federate try -n 3", *arguments]),
+           seconds=took, printed=done.stdout.splitlines())  # fmt: skip
+
+
+def test_counts_are_not_shared_unasked():
+    from fedmixtures.cli.federate_try import limits_for
+
+    job = a_job(TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2), n_rounds=8)
+    with pytest.raises(ValueError, match="Add --share-counts"):
+        limits_for(job, share_counts=False)
+    allowed = limits_for(job, share_counts=True)
+    assert allowed["share_counts"] is True
+    assert "TrustThenPool" in allowed["couplings"]
+    assert limits_for(a_job(), share_counts=False)["share_counts"] is False
+
+
+def test_events_are_told_in_words():
+    from fedmixtures.cli.federate_try import Shown
+
+    words = Shown().words
+    progress = {
+        "a": {"round": 3, "waiting_for": ["b"], "rejected": {}},
+        "b": {"round": 2, "waiting_for": [], "rejected": {}},
+    }
+    assert words("progress", progress) == "round: a 3   b 2   waiting for b"
+    assert words("segment ended", {"outcome": "lost", "sites": ["b"]}) == "lost b; going on"
+    ended = {"outcome": "completed", "absent": ["b"], "held": {"a": 3}}
+    assert "completed without b (a stands after round 3" in words("segment ended", ended)
+    assert words("segment ended", {"outcome": "completed", "absent": []}) == "completed"
