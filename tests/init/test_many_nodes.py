@@ -139,7 +139,7 @@ def test_seeds_matter_and_repeat():
 def test_unequal_numbers_of_components_leave_the_rest_absent():
     data, _ = many(n_nodes=3)
     distinct = distinct_rows_of_all(data)
-    seeds = seeds_of_many(0, data.labels)
+    seeds = seeds_of_many(0, data.label_hashes)
     theta = mixtures_of_many(distinct, [2, 5, 1], seeds, 3, 0.01)
     assert (np.asarray(theta.weights) > 0).sum(1).tolist() == [2, 5, 1]
     np.testing.assert_allclose(theta.means[2, 0], data.of(2)[0].mean(0))
@@ -147,7 +147,7 @@ def test_unequal_numbers_of_components_leave_the_rest_absent():
 
 def test_all_starts_can_be_kept():
     data, best = many(n_nodes=5)
-    seeds = seeds_of_many(0, data.labels)
+    seeds = seeds_of_many(0, data.label_hashes)
     each = mixtures_of_many(distinct_rows_of_all(data), [4] * 5, seeds, 10, 0.01, keep_all=True)
     assert each.weights.shape == (50, 4)
     for i in range(5):

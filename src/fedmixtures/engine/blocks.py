@@ -23,7 +23,9 @@ BLOCK_NODES, BLOCK_ROWS = 128, 65536
 """Nodes and rows in a block on a CPU: what stays in its cache."""
 GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
 """The same on a GPU, which wants all work at once."""
-GROUP_OVERHEAD = 50_000.0
+MANY_NODES = 100_000
+"""From so many nodes on a GPU does the layout itself, once it has compiled how."""
+GROUP_OVERHEAD = 25_000.0
 """Padded rows worth tolerating to save the compilation of one more shape."""
 SLOT_COST = 5.0
 """A neighbour slot costs about as much as this many rows."""
@@ -62,8 +64,7 @@ def build_layout(
     seed: int = 0,
 ) -> Layout:
     """Lay out rows and neighbours of all nodes; `block_size=1` gives every node its own block."""
-    slots = Slots.of(network, data.label_hashes, seed)
-    plans = _plan(data.counts, slots.degree, block_size)
+    plans = _plan(data.counts, network.degree, block_size)
     position = np.empty(data.n_nodes, dtype=np.int64)
     slot_start = np.empty(data.n_nodes, dtype=np.int64)
     place, slot_place = 0, 0
@@ -73,7 +74,15 @@ def build_layout(
         slot_start[plan.nodes] = slot_place + members * plan.slots
         place += plan.blocks * plan.width
         slot_place += plan.blocks * plan.width * plan.slots
+    by_gpu = on_gpu() and data.n_nodes >= MANY_NODES and len(data.rows) < 2**31
+    if by_gpu:
+        from fedmixtures.engine.filling_gpu import fill_on_gpu
+
+        places = position, slot_start
+        filled = fill_on_gpu(plans, data, network, *places, dtype, seed, rounded_up)
+        return Layout(tuple(filled), position, place)
     groups, first = [], 0
+    slots = Slots.of(network, data.label_hashes, seed)
     held = Padded.of(data, max(plan.rows for plan in plans), dtype)
     for plan in plans:
         groups.append(fill(plan, first, held, slots, position, slot_start))
@@ -108,9 +117,8 @@ def node_group(
 def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> list[Plan]:
     """Group nodes by rows and neighbours, then merge groups while padding costs less."""
     octave = lambda values: np.ceil(np.log2(np.maximum(values, 1))).astype(int)
-    keys = np.stack([octave(counts), octave(degree)], axis=1)
-    distinct, index = np.unique(keys, axis=0, return_inverse=True)
-    groups = [np.flatnonzero(index.reshape(-1) == g) for g in range(len(distinct))]
+    keys = 64 * octave(counts) + octave(degree)
+    groups = [np.flatnonzero(keys == key) for key in np.unique(keys)]
     if block_size is None:
         groups = _merge(groups, counts, degree)
     else:  # exact shapes, as a node would have alone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -94,10 +95,13 @@ class _Run:
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         self.chunk = max(1, min(options.n_rounds, longest, options.report_every or longest))
         self.capacity = 1 << (self.chunk - 1).bit_length()
-        self.fingerprint = fingerprint(
-            program, data, network, options.seed, options.dtype, options.block_size
-        )
         self.trace = Trace(program.pull_share, options.keep_nodes, program.descends)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Worked out on demand: it reads all rows."""
+        o = self.options
+        return fingerprint(self.given, self.data, self.network, o.seed, o.dtype, o.block_size)
 
     def _prepare(self, theta: Mixture) -> Prepared:
         rows, degree = self.data.total_weights(), self.network.degree

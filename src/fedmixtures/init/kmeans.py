@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.many_nodes import distinct_rows_of_all, mixtures_of_many, seeds_of_many
+from fedmixtures.mixture.linear import on_gpu
 from fedmixtures.mixture.mixture import Mixture
 
 MANY_NODES = 200
@@ -50,11 +51,16 @@ class KMeansStart:
     ) -> Mixture:
         """Starting mixtures of all nodes, stacked."""
         ridge = default_ridge if self.ridge is None else self.ridge
+        batched = self.batched or (self.batched is None and data.n_nodes >= MANY_NODES)
+        seeds = seeds_of_many(seed, data.label_hashes) if batched else None
+        if batched and on_gpu():
+            from fedmixtures.init.many_nodes_gpu import mixtures_on_gpu
+
+            return mixtures_on_gpu(data, n_components, seeds, self.n_init, ridge)
         data = distinct_rows_of_all(data)
         counts = dict(zip(data.labels, data.counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
-        if self.batched or (self.batched is None and data.n_nodes >= MANY_NODES):
-            seeds = seeds_of_many(seed, data.labels)
+        if batched:
             return mixtures_of_many(data, n_components, seeds, self.n_init, ridge)
         # Threads cost more than they bring on rows this few, much more on a busy machine.
         with threadpool_limits(1, user_api="openmp"):

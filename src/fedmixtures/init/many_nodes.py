@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures._types import Label
-from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.batched import lloyd, plus_plus
 from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.linear import on_gpu
@@ -37,7 +36,7 @@ def mixtures_of_many(
     shape, d = (data.n_nodes, kept, int(k_of.max())), data.n_features
     weights, means = np.zeros(shape), np.zeros((*shape, d))
     covariances = np.broadcast_to(np.eye(d), (*shape, d, d)).copy()
-    for nodes, width, m, k in _batches(data.counts, k_of, n_init):
+    for nodes, width, m, k in batches(data.counts, k_of, n_init):
         filled = np.concatenate([nodes, np.repeat(nodes[:1], width - len(nodes))])
         with double():
             found = _clustered(*_padded(data, filled, m), seeds[filled], k, n_init, keep_all)
@@ -61,8 +60,7 @@ def distinct_rows_of_all(data: NodeData) -> NodeData:
     return NodeData(data.labels, rows[first], weights, offsets, data.source_index[order][first])
 
 
-@jit
-def _clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
+def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     """Weights, means and covariances (nodes, kept, k, ...) of clusterings of every node."""
     nodes, _, m = x.shape
     x, weights = jnp.asarray(x), jnp.asarray(weights)
@@ -87,7 +85,10 @@ def _clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     return mass / mass.sum(-1, keepdims=True), means + shift[:, None, None], covariances
 
 
-def _batches(
+_clustered = jit(clustered)
+
+
+def batches(
     counts: np.ndarray, n_components: np.ndarray, n_init: int
 ) -> Iterator[tuple[np.ndarray, int, int, int]]:
     """Nodes of one k and alike size together: little padding, few shapes, bounded memory."""
@@ -111,8 +112,7 @@ def _padded(data: NodeData, nodes: np.ndarray, m: int) -> tuple[np.ndarray, np.n
     return rows, np.where(there, data.row_weights[index], 0.0)
 
 
-def seeds_of_many(seed: int, labels: Iterable[Label]) -> np.ndarray:
-    """A 32-bit number per node, from the run's seed and the node's label alone."""
+def seeds_of_many(seed: int, hashes: np.ndarray) -> np.ndarray:
+    """A 32-bit number per node, from the run's seed and the hash of the node's label alone."""
     mixed = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
-    hashes = np.fromiter((label_hash(label) for label in labels), np.uint64)
     return ((hashes ^ np.uint64(mixed)) >> np.uint64(32)).astype(np.uint32)
