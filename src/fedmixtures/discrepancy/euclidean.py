@@ -15,6 +15,7 @@ from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.matching import WRITTEN_OUT, best_matching, best_matchings
 from fedmixtures.mixture.linear import UNROLLED, on_gpu
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.trial import passes
 
 
 class Centre(eqx.Module):
@@ -62,9 +63,14 @@ class Euclidean(AbstractDiscrepancy):
         if own.n_features > UNROLLED:
             return super().freeze_slots(own, neighbours, keys)
         if on_gpu() and own.n_components <= WRITTEN_OUT:
-            from fedmixtures.discrepancy.euclidean_gpu import Unmatched
+            from fedmixtures.discrepancy.euclidean_gpu import Unmatched, trial
 
-            return Unmatched(own, neighbours)  # matched when `weigh` knows the weights
+            if passes(trial, own.n_components, own.n_features, own.means.dtype):
+                return Unmatched(own, neighbours)  # matched when `weigh` knows the weights
+        return self.matched(own, neighbours)
+
+    def matched(self, own: Mixture, neighbours: Mixture) -> Mixture:
+        """The neighbours of every slot with their components in the order of the node's own."""
         nodes, slots, k = neighbours.weights.shape
         cost = 0.0
         mine, theirs = self._fields(own), self._fields(neighbours)

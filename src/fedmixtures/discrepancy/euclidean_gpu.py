@@ -14,12 +14,14 @@ from itertools import combinations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerSlot
 from fedmixtures.discrepancy.euclidean import Centre
 from fedmixtures.mixture.linear import sum_of
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.trial import compare, some_mixtures
 
 TILE = 64
 """Receiving nodes in one program of the grid, one per thread of two warps."""
@@ -58,6 +60,25 @@ def centre_gpu(
         **({} if interpret else {"compiler_params": _compiler_params()}),
     )(blocks, *arrays)
     return Centre(own, Mixture(*(part[:nodes] for part in offset)), total[:nodes], scatter[:nodes])
+
+
+def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
+    """See `mixture.trial`."""
+    from fedmixtures.discrepancy.euclidean import Euclidean
+
+    rng = np.random.default_rng(0)
+    weight = rng.uniform(size=(TILE, 3)).astype(dtype)
+    weight[: TILE // 2, 1:] = 0
+    own, neighbours = (some_mixtures(rng, dtype, TILE, *s, k, d) for s in ((), (3,)))
+    euclidean = Euclidean((1.0, 2.0, 0.5))
+
+    def kernel(own, neighbours, weight):
+        pairs = Unmatched(own, neighbours)
+        centre = centre_gpu(pairs, weight, euclidean.block_weights, interpret=interpret)
+        return euclidean.pull(own, centre, weight)
+
+    plain = lambda own, others, weight: euclidean.pull(own, euclidean.matched(own, others), weight)
+    compare(kernel, plain, dtype, own, neighbours, weight)
 
 
 def _compiler_params():

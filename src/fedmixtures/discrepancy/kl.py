@@ -21,6 +21,7 @@ from fedmixtures.mixture.statistics import (
     nll_gradient,
     statistics,
 )
+from fedmixtures.mixture.trial import passes
 
 CHUNK_SLOTS = 4
 """Slots whose points are taken together where there are many."""
@@ -57,9 +58,14 @@ class KL(AbstractDiscrepancy):
         if neighbours.n_features > UNROLLED:
             return super().freeze_slots(own, neighbours, keys)
         if on_gpu():
-            from fedmixtures.discrepancy.kl_gpu import Undrawn
+            from fedmixtures.discrepancy.kl_gpu import Undrawn, trial
 
-            return Undrawn(neighbours, keys)  # drawn when `weigh` knows which slots count
+            if passes(trial, own.n_components, own.n_features, own.means.dtype):
+                return Undrawn(neighbours, keys)  # drawn when `weigh` knows which slots count
+        return self.drawn(neighbours, keys)
+
+    def drawn(self, neighbours: Mixture, keys: SlotKeys) -> tuple[jax.Array, jax.Array]:
+        """Points (nodes, slots, n, d) drawn from every neighbour, and their log-density there."""
         points = sample_slots(neighbours, keys, self.n_samples)
         nodes_first = lambda part: jnp.moveaxis(part, 0, 1)
         log_neighbour = nodes_first(log_density_slots(neighbours, points))

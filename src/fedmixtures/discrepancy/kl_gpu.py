@@ -25,8 +25,10 @@ from fedmixtures.mixture.statistics_gpu import (
     GpuRows,
     compiler_params,
     factor_and_constant,
+    nll_gpu,
     square,
 )
+from fedmixtures.mixture.trial import compare, some_mixtures
 
 
 class Undrawn(eqx.Module):
@@ -79,6 +81,34 @@ def drawn_gpu(pairs: Undrawn, weight: PerSlot, n: int, *, interpret: bool = Fals
     by_slot = whole(weight).T
     constant = jnp.where(by_slot != 0, by_slot * log_density, 0.0).sum(0)[:nodes]
     return Drawn(GpuRows(points, by_slot / n, in_use * n), constant)
+
+
+def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
+    """See `mixture.trial`: the pull of the drawn points, kernel of the statistics included."""
+    from fedmixtures.discrepancy.kl import KL
+    from fedmixtures.mixture.statistics import nll_gradient, statistics_of_products
+
+    rng, n = np.random.default_rng(0), 8
+    weight = rng.uniform(size=(TILE, 3)).astype(dtype)
+    weight[:, 2] = 0
+    own, neighbours = (some_mixtures(rng, dtype, TILE, *s, k, d) for s in ((), (3,)))
+    bits = rng.integers(2**32, size=(TILE, 3, 2), dtype=np.uint32)
+
+    def kernel(own, neighbours, bits, weight):
+        drawn = drawn_gpu(
+            Undrawn(neighbours, jr.wrap_key_data(bits)), weight, n, interpret=interpret
+        )
+        nll, gradient = nll_gpu(own, drawn.rows, interpret=interpret)
+        return nll + drawn.constant, gradient
+
+    def plain(own, neighbours, bits, weight):
+        points, log_density = KL(n).drawn(neighbours, jr.wrap_key_data(bits))
+        rows = points.reshape(TILE, -1, d)
+        row_weights = jnp.repeat(weight / n, n, axis=1)
+        nll, gradient = nll_gradient(own, statistics_of_products(own, rows, row_weights))
+        return nll + (row_weights * log_density.reshape(TILE, -1)).sum(-1), gradient
+
+    compare(kernel, plain, dtype, own, neighbours, bits, weight)
 
 
 def _kernel(

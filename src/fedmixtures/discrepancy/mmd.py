@@ -12,6 +12,7 @@ from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
 from fedmixtures.mixture.linear import inverse_cholesky, on_gpu
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.trial import passes
 
 
 class MMD(AbstractDiscrepancy):
@@ -43,9 +44,10 @@ class MMD(AbstractDiscrepancy):
         """As given; on a GPU laid out once for the kernel that all local steps call."""
         if not on_gpu():
             return super().freeze_slots(own, neighbours, keys)
-        from fedmixtures.discrepancy.mmd_gpu import MOST_FEATURES, GpuAtoms
+        from fedmixtures.discrepancy.mmd_gpu import MOST_FEATURES, GpuAtoms, trial
 
-        if own.n_features > MOST_FEATURES:
+        d = own.n_features
+        if d > MOST_FEATURES or not passes(trial, own.n_components, d, own.means.dtype):
             return super().freeze_slots(own, neighbours, keys)
         mixtures, constants = neighbours
         return GpuAtoms.of(mixtures), constants

@@ -13,13 +13,15 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Float
 
 from fedmixtures._types import Array, PerSlot
-from fedmixtures.discrepancy.mmd_kernels import Sums
+from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
 from fedmixtures.mixture.linear import lower_triangle, sum_of
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.trial import compare, some_mixtures
 
 TILE = 64
 """Receiving nodes in one program of the grid, one per thread of two warps."""
@@ -74,6 +76,26 @@ def atom_sums_gpu(
         **({} if interpret else {"compiler_params": _compiler_params()}),
     )(sigmas, *arrays[:3], *arrays, atoms.fields)
     return tuple(part[:nodes] for part in sums)
+
+
+def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
+    """See `mixture.trial`."""
+    rng = np.random.default_rng(0)
+    weight = rng.uniform(size=(TILE, 3)).astype(dtype)
+    weight[: TILE // 2, 1:] = 0
+    own, neighbours = (some_mixtures(rng, dtype, TILE, *s, k, d) for s in ((), (3,)))
+    bandwidths = (0.5, 2.0)
+
+    def kernel(own, neighbours, weight):
+        atoms = GpuAtoms.of(neighbours)
+        return atom_sums_gpu(own, atoms, weight, bandwidths, interpret=interpret)
+
+    def plain(own, neighbours, weight):
+        atoms = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], 1), own, neighbours)
+        factors = jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1)
+        return atom_sums(own, atoms, factors, bandwidths)
+
+    compare(kernel, plain, dtype, own, neighbours, weight)
 
 
 def _nodes_last(part: jax.Array) -> jax.Array:

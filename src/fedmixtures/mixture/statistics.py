@@ -28,6 +28,7 @@ from fedmixtures.mixture.linear import (
 )
 from fedmixtures.mixture.logarithm import fast_log
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.trial import passes
 
 ROW_CHUNK = 8192
 """Rows of a node beyond this many are visited in chunks, so that memory stays bounded."""
@@ -51,7 +52,7 @@ class Statistics(eqx.Module):
 def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """E-step of every node of a block on its own weighted rows."""
     k, d = theta.n_components, theta.n_features
-    one_pass = _by_matrix_products
+    one_pass = statistics_of_products
     if d <= UNROLLED and on_gpu():
         one_pass = _by_gpu_kernel
     elif d <= UNROLLED and k * (1 + d + d * (d + 1) // 2) <= MOST_SUMS:
@@ -88,9 +89,10 @@ def nll_and_gradient(
     P_c - N_c P_c) = \frac12 F^\top (F B_c F^\top - N_c I) F$, the plain symmetric matrix gradient.
     """
     if theta.n_features <= UNROLLED and rows.shape[1] <= ROW_CHUNK and on_gpu():
-        from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu
+        from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu, trial
 
-        return nll_gpu(theta, GpuRows.of(rows, row_weights))
+        if passes(trial, theta.n_components, theta.n_features, rows.dtype):
+            return nll_gpu(theta, GpuRows.of(rows, row_weights))
     return nll_gradient(theta, statistics(theta, rows, row_weights))
 
 
@@ -239,7 +241,7 @@ def _rows_last(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistic
     )
 
 
-def _by_matrix_products(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+def statistics_of_products(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """Many features: the work is in batched matrix products."""
     inverse, log_determinant = inverse_cholesky(theta.covariances)
     delta = rows[:, None, :, :] - theta.means[:, :, None, :]  # (nodes, k, m, d)

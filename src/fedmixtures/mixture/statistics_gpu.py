@@ -11,6 +11,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
@@ -18,6 +19,7 @@ from fedmixtures._types import Array, Rows, RowWeights
 from fedmixtures.mixture.gradient import gradient_entries
 from fedmixtures.mixture.linear import inverse_cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.trial import compare, some_mixtures
 
 TILE = 64
 """Nodes in one program of the grid, one per thread of two warps."""
@@ -144,6 +146,20 @@ def nll_gpu(theta: Mixture, rows: GpuRows, *, interpret: bool = False):
         **({} if interpret else {"compiler_params": compiler_params()}),
     )(*parts, rows.x, rows.weight, rows.in_use)
     return nll[:nodes], Mixture(*(part[:nodes] for part in gradient))
+
+
+def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
+    """See `mixture.trial`."""
+    from fedmixtures.mixture.statistics import nll_gradient, statistics_of_products
+
+    rng = np.random.default_rng(0)
+    theta = some_mixtures(rng, dtype, TILE, k, d)
+    rows = 2 * rng.normal(size=(TILE, 12, d)).astype(dtype)
+    row_weights = rng.uniform(size=(TILE, 12)).astype(dtype) / 12
+    row_weights[: TILE // 2, 5:] = 0
+    kernel = lambda theta, *rows: nll_gpu(theta, GpuRows.of(*rows), interpret=interpret)
+    plain = lambda theta, *rows: nll_gradient(theta, statistics_of_products(theta, *rows))
+    compare(kernel, plain, dtype, theta, rows, row_weights)
 
 
 def _gradient_kernel(

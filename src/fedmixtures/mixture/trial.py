@@ -1,0 +1,63 @@
+"""Kernels written for a GPU are tried on it before they are relied on.
+
+A kernel of our own may be refused by a compiler or a GPU that we have not seen. Each comes with a
+trial: a few nodes, worked out by the kernel and by the plain form behind the same function. If the
+two differ, or the kernel does not compile, a warning says so and the plain form is used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import precision
+
+_found: dict[Any, bool] = {}
+
+
+def passes(trial: Callable[..., None], k: int, d: int, dtype: Any) -> bool:
+    """Whether `trial` runs through for `k` components and `d` features; it is run only once."""
+    key = (trial, k, d, str(dtype))
+    if key not in _found:
+        # A thread of its own: a program that is being compiled around us cannot run anything.
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                pool.submit(trial, k, d, str(dtype)).result()
+                _found[key] = True
+            except Exception as error:
+                _found[key] = False
+                warnings.warn(
+                    f"a GPU kernel is left out ({trial.__module__}, k={k}, d={d}, {dtype}), its "
+                    f"plain form is slower: {str(error)[:500]}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+    return _found[key]
+
+
+def compare(
+    kernel: Callable[..., Any], plain: Callable[..., Any], dtype: str, *inputs: Any
+) -> None:
+    """Raise if the two give different numbers for the same inputs (NumPy arrays or keys)."""
+    with precision(dtype):
+        found, wanted = jax.jit(kernel)(*inputs), jax.jit(plain)(*inputs)
+    tolerance = 1e-3 if dtype == "float32" else 1e-9
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        scale = 1 + np.abs(b).max()
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+
+
+def some_mixtures(rng: np.random.Generator, dtype: str, *shape: int) -> Mixture:
+    """Random mixtures of shape (..., k, d), in this precision."""
+    *batch, k, d = shape
+    root = rng.normal(size=(*batch, k, d, d))
+    covariances = root @ np.swapaxes(root, -1, -2) / d + 0.5 * np.eye(d)
+    parts = (rng.dirichlet(np.ones(k), batch), 2 * rng.normal(size=(*batch, k, d)), covariances)
+    one = Mixture(*parts)
+    return jax.tree.map(lambda part: part.astype(dtype), one)

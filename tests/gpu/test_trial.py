@@ -1,0 +1,41 @@
+"""Kernels are tried before they are relied on, and left out with a warning if they fail."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu
+from fedmixtures.mixture import statistics_gpu, trial
+
+
+@pytest.mark.parametrize("module", [euclidean_gpu, kl_gpu, mmd_gpu, statistics_gpu])
+def test_a_sound_kernel_passes_its_trial(module):
+    module.trial(2, 2, "float32", interpret=True)
+
+
+def test_a_wrong_kernel_fails_its_trial(monkeypatch):
+    monkeypatch.setattr(mmd_gpu, "LOG2_E", 1.44)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        mmd_gpu.trial(2, 2, "float64", interpret=True)
+
+
+def test_what_fails_is_left_out_with_one_warning():
+    tried = []
+
+    def refused(k, d, dtype):
+        tried.append((k, d, dtype))
+        raise RuntimeError("no such instruction")
+
+    with pytest.warns(RuntimeWarning, match="k=3, d=2, float32.*no such instruction"):
+        assert not trial.passes(refused, 3, 2, "float32")
+    assert not trial.passes(refused, 3, 2, "float32")  # no second warning: it would be an error
+    assert tried == [(3, 2, "float32")]
+    assert trial.passes(lambda k, d, dtype: None, 3, 2, "float32")
+
+
+def test_a_trial_can_run_while_a_program_is_compiled_around_it():
+    def adds(k, d, dtype):
+        assert float(jnp.ones(k).sum()) == k  # a number, not a piece of the program
+
+    double_if_sound = lambda x: 2 * x if trial.passes(adds, 4, 1, "float32") else x
+    assert float(jax.jit(double_if_sound)(3.0)) == 6.0
