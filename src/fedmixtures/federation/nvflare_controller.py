@@ -38,7 +38,7 @@ class RoundsController(Controller):
     job
         The job as plain JSON.
     hello_timeout
-        Seconds a site may take to get ready (it compiles then).
+        Seconds a site may take to get ready: it compiles then, and gives signs of life.
     deadline
         Seconds a node waits for a neighbour's model before it uses the last one again.
     lost_after
@@ -51,7 +51,7 @@ class RoundsController(Controller):
     def __init__(
         self,
         job: dict[str, Any],
-        hello_timeout: int = 240,
+        hello_timeout: int = 1800,
         deadline: float = 60.0,
         lost_after: float = 20.0,
         start_timeout: float = 90.0,
