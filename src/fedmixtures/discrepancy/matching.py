@@ -15,6 +15,10 @@ from fedmixtures._types import Array
 WRITTEN_OUT, SUBSETS = 6, 10
 """Up to so many components the matching is found over all subsets, k 2^(k-1) additions: written out
 one by one (no table look-ups, so that a whole block is one vector loop), or over tables."""
+CHUNK = 512
+"""Pairs matched at a time where it is written out."""
+BITS = 3
+"""What the partner of a component takes in a matching written as one number."""
 
 
 def best_matching(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
@@ -29,9 +33,44 @@ def best_matching(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
 
 def best_matchings(cost: Float[Array, "k k batch"]) -> Int[Array, "k batch"]:
     """`best_matching` of many at once; the batch stands last, where it is the vector axis."""
+    if cost.shape[0] <= WRITTEN_OUT:
+        return _in_chunks(cost)
     if cost.shape[0] <= SUBSETS:
         return _over_subsets(cost)
     return jax.vmap(best_matching, in_axes=-1, out_axes=-1)(cost)
+
+
+def _in_chunks(cost: Float[Array, "k k batch"]) -> Int[Array, "k batch"]:
+    """A loop over chunks, two at least: its end keeps XLA from matching anew for every use."""
+    k, _, batch = cost.shape
+    size = min(CHUNK, -(-batch // 2))
+    n_chunks = -(-batch // size)
+    padded = jnp.pad(cost, ((0, 0), (0, 0), (0, n_chunks * size - batch)))
+    chunks = jnp.moveaxis(padded.reshape(k, k, n_chunks, size), 2, 0)
+    packed = jax.lax.map(_written_out, chunks).reshape(-1)[:batch]
+    return jnp.stack([(packed >> (BITS * own)) & (2**BITS - 1) for own in range(k)])
+
+
+def _written_out(cost: Float[Array, "k k batch"]) -> Int[Array, " batch"]:
+    """As `_over_subsets`, every subset by itself; matchings are carried along, packed."""
+    k, _, batch = cost.shape
+    known = {0: (jnp.zeros(batch, cost.dtype), jnp.zeros(batch, jnp.int32))}
+    for own in range(k):
+        level = {}
+        for chosen in combinations(range(k), own + 1):
+            subset = sum(1 << c for c in chosen)
+            least = found = None
+            for c in chosen:  # in order, so that the first of equals is kept
+                total, matching = known[subset ^ (1 << c)]
+                total, matching = total + cost[own, c], matching | (c << (BITS * own))
+                if least is None:
+                    least, found = total, matching
+                else:
+                    found = jnp.where(total < least, matching, found)
+                    least = jnp.minimum(total, least)
+            level[subset] = least, found
+        known = level
+    return known[2**k - 1][1]
 
 
 @cache
