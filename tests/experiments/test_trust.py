@@ -141,6 +141,16 @@ def test_honest_nodes_end_with_finite_mixtures_near_those_without_liars(lie):
     assert among["ll"] > without["ll"] - 0.1
 
 
+@pytest.mark.slow
+def test_liars_lie_in_a_batch_with_others_as_they_do_alone():
+    lies = [{"liars": {"kind": kind, "count": 1}} for kind in ("late", "nan")]
+    runs = [(settings(**data), 0) for data in ({}, *lies)]
+    alone = [next(trust.compute([run])) for run in runs]
+    for together, own in zip(trust.compute(runs), alone, strict=True):
+        np.testing.assert_allclose(together["nodes"], own["nodes"], atol=2e-5)
+    assert alone[1]["nodes"] != alone[2]["nodes"]
+
+
 def result_of(values, metric="ll"):
     experiment = replace(load("trust-sbm"), references=[])
     entries = [

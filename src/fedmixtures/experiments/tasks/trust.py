@@ -32,12 +32,31 @@ WITH_PRIOR = {"engine": "jax", "prior": ShapePrior(), "reg_covar": 1e-3, "n_init
 
 
 def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Numbers]:
-    """The numbers of each run, in their order; all have the same method and options."""
+    """The numbers of each run, in their order; all have the same method and options.
+
+    Liars run a program of their own, so runs with other lies are solved apart.
+    """
+    places: dict[str, list[int]] = {}
+    for place, (settings, _) in enumerate(runs):
+        places.setdefault(_lie(settings), []).append(place)
+    numbers: list[Numbers] = [{} for _ in runs]
+    for own in places.values():
+        for place, found in zip(own, _together([runs[i] for i in own]), strict=True):
+            numbers[place] = found
+    return iter(numbers)
+
+
+def _lie(settings: dict[str, Any]) -> str:
+    """How liars among the nodes lie; empty where there are none."""
+    return "" if settings["without_liars"] else settings["data"].get("liars", {}).get("kind", "")
+
+
+def _together(runs: Sequence[tuple[dict[str, Any], int]]) -> list[Numbers]:
     settings = runs[0][0]
     found = [situation(own, seed) for own, seed in runs]
     if settings["without_liars"]:
         found = [one.without_liars() for one in found]
-    return iter(_numbers(_fitted(settings, [own for own, _ in runs], found), found))
+    return _numbers(_fitted(settings, [own for own, _ in runs], found), found)
 
 
 def _fitted(
@@ -59,9 +78,8 @@ def build(settings: dict[str, Any]) -> Method:
     options = dict(settings["options"])
     part = options.pop("without", None)
     program, changed = PARTS[part] if part else (TrustThenPool, {})
-    lies = settings["data"].get("liars")
-    if lies is not None and not settings["without_liars"]:
-        return lying(program)(lie=lies["kind"], **changed, **options)
+    if lie := _lie(settings):
+        return lying(program)(lie=lie, **changed, **options)
     return program(**changed, **options)
 
 
