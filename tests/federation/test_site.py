@@ -259,12 +259,17 @@ def test_boxes_that_wait_are_bounded():
     assert inbox.put("a", 1, b"\x00")  # the same one again is acknowledged again
     assert inbox.up_to(0) == []
     assert len(inbox.up_to(1)) == 4
+    assert inbox.put("a", 1, b"\x00")  # its receipt was lost: nobody is accused
+    assert inbox.up_to(1) == []
+    assert inbox.up_to(1 + carrier.LATE_ROUNDS + 1) == []
+    assert inbox.put("a", 1, b"\x00")  # much later it is a replay, which the node is to see
+    assert len(inbox.up_to(4)) == 1
     large = bytes(carrier.MOST_BYTES // 2)
-    assert inbox.put("a", 2, large)
-    assert inbox.put("b", 2, large)
-    assert not inbox.put("c", 2, b"x")
-    assert len(inbox.up_to(2)) == 2
-    assert inbox.put("c", 3, b"x")
+    assert inbox.put("a", 5, large)
+    assert inbox.put("b", 5, large)
+    assert not inbox.put("c", 5, b"x")
+    assert len(inbox.up_to(5)) == 2
+    assert inbox.put("c", 6, b"x")
     for t in range(carrier.MOST_WAITING):
         inbox.put("d", t, b"x")
     assert not inbox.put("e", 0, b"x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,8 @@ MOST_WAITING, MOST_BYTES = 4096, 2**27
 CANDIDATES = 4
 """Boxes kept per claimed source and round: anyone may write in anyone's name."""
 SEND_TIMEOUT, HEARTBEAT = 5.0, 1.0
+LATE_ROUNDS = 2
+"""For so long a box that comes twice is taken for a lost receipt; later it is a replay."""
 
 
 class Inbox:
@@ -31,12 +34,16 @@ class Inbox:
         self.arrived = threading.Condition()
         self._boxes: dict[tuple[str, int], list[bytes]] = {}
         self._bytes = 0
+        self._taken: set[tuple[str, int, bytes]] = set()
 
     def put(self, source: str, round: int, box: bytes) -> bool:
-        """Keep a box; False if there are too many already."""
+        """Keep a box; False if there are too many already.
+
+        A box that comes again because its receipt was lost is acknowledged again, and that is all.
+        """
         with self.arrived:
             waiting = self._boxes.get((source, round), [])
-            if box in waiting:
+            if box in waiting or (source, round, _digest(box)) in self._taken:
                 return True
             full = len(self._boxes) >= MOST_WAITING or self._bytes + len(box) > MOST_BYTES
             if full or len(waiting) >= CANDIDATES:
@@ -52,6 +59,8 @@ class Inbox:
             keys = sorted(key for key in self._boxes if key[1] <= round)
             taken = [(*key, box) for key in keys for box in self._boxes.pop(key)]
             self._bytes -= sum(len(box) for *_, box in taken)
+            self._taken = {entry for entry in self._taken if entry[1] >= round - LATE_ROUNDS}
+            self._taken |= {(source, t, _digest(box)) for source, t, box in taken}
             return taken
 
     def wait(self, seconds: float) -> None:
@@ -133,3 +142,7 @@ class Carrier:
             time.sleep(0.05)
         self.closed.set()
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _digest(box: bytes) -> bytes:
+    return hashlib.sha256(box).digest()
