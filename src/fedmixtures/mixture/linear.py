@@ -85,14 +85,18 @@ def cholesky(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]
     d = matrices.shape[-1]
     if d <= UNROLLED:
         return _filled(cholesky_entries(lower_triangle(matrices)))
-    table = _eliminated(matrices)[..., :d]
-    pivots = jnp.diagonal(table, axis1=-2, axis2=-1)
-    return jnp.swapaxes(jnp.triu(table) / jnp.sqrt(pivots)[..., None], -1, -2)
+    table = _eliminated(_batch_last(matrices))
+    scaled = jnp.where(_upper(d), table / jnp.sqrt(_diagonal(table))[:, None], 0.0)
+    return jnp.moveaxis(scaled, -1, 0).swapaxes(-1, -2).reshape(matrices.shape)
 
 
 def positive_definite(matrices: Float[Array, "*batch d d"]) -> Bool[Array, "*batch"]:
     """Whether all entries are finite and all pivots positive."""
-    pivots = jnp.diagonal(cholesky(matrices), axis1=-2, axis2=-1)
+    d = matrices.shape[-1]
+    if d <= UNROLLED:
+        pivots = jnp.stack(_cholesky_entries(lower_triangle(matrices))[2], axis=-1)
+    else:
+        pivots = _diagonal(_eliminated(_batch_last(matrices))).T.reshape(matrices.shape[:-1])
     return (pivots > 0).all(-1) & jnp.isfinite(matrices).all((-1, -2))
 
 
@@ -104,9 +108,12 @@ def inverse_cholesky(
     if d <= UNROLLED:
         entries, log_determinant = inverse_cholesky_entries(lower_triangle(matrices))
         return _filled(entries), log_determinant
-    table = _eliminated(matrices)
-    pivots = jnp.diagonal(table[..., :d], axis1=-2, axis2=-1)
-    return table[..., d:] / jnp.sqrt(pivots)[..., None], jnp.log(pivots).sum(-1)
+    even = _batch_last(matrices)
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=even.dtype)[:, :, None], even.shape)
+    table = _eliminated(jnp.concatenate([even, eye], axis=1))
+    pivots = _diagonal(table)
+    inverse = jnp.moveaxis(table[:, d:] / jnp.sqrt(pivots)[:, None], -1, 0)
+    return inverse.reshape(matrices.shape), jnp.log(pivots).sum(0).reshape(matrices.shape[:-2])
 
 
 def _filled(entries: Triangle) -> jax.Array:
@@ -116,25 +123,41 @@ def _filled(entries: Triangle) -> jax.Array:
     return jnp.stack(rows, axis=-2)
 
 
-def _eliminated(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d e"]:
-    """[A | I] with all below the diagonal of A eliminated, column by column, over the batch.
-
-    Positive definite matrices need no pivoting. LAPACK would be a little quicker.
-    """
-    d = matrices.shape[-1]
-    eye = jnp.broadcast_to(jnp.eye(d, dtype=matrices.dtype), matrices.shape)
-    below = jnp.arange(d).reshape((1,) * (matrices.ndim - 2) + (d,))
-
-    def eliminate(j, table):
-        row = jax.lax.dynamic_index_in_dim(table, j, -2, keepdims=False)
-        column = jax.lax.dynamic_index_in_dim(table, j, -1, keepdims=False)
-        pivot = jax.lax.dynamic_index_in_dim(row, j, -1)
-        share = jnp.where(below > j, column / pivot, 0.0)
-        return table - share[..., :, None] * row[..., None, :]
-
-    # Both mirrored entries count half, so that a gradient comes out symmetric.
+def _batch_last(matrices: Float[Array, "*batch d d"]) -> jax.Array:
+    """(d, d, batch); both mirrored entries count half, so that a gradient comes out symmetric."""
     even = 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
-    return jax.lax.fori_loop(0, d, eliminate, jnp.concatenate([even, eye], axis=-1))
+    return jnp.moveaxis(even.reshape(-1, *matrices.shape[-2:]), 0, -1)
+
+
+def _upper(d: int) -> jax.Array:
+    return jnp.triu(jnp.ones((d, d), bool))[:, :, None]
+
+
+def _diagonal(table: Float[Array, "d e batch"]) -> Float[Array, "d batch"]:
+    return jnp.stack([table[i, i] for i in range(len(table))])
+
+
+def _eliminated(table: Float[Array, "d e batch"]) -> Float[Array, "d e batch"]:
+    """All below the diagonal of A eliminated in A or [A | I], column by column, the batch last.
+
+    Positive definite matrices need no pivoting.
+    """
+    d = len(table)
+    below = jnp.arange(d)[:, None]
+
+    def around(table, j):
+        """What the step at pivot `j` subtracts, as column times row: divisions once per row."""
+        row = jax.lax.dynamic_index_in_dim(table, j, 0, keepdims=False)
+        column = jax.lax.dynamic_index_in_dim(table, j, 1, keepdims=False)
+        pivot = jax.lax.dynamic_index_in_dim(row, j, 0)
+        return jnp.where(below > j, column / pivot, 0.0), row
+
+    def eliminate(j, carry):
+        table, share, row = carry
+        table = table - share[:, None] * row[None]
+        return table, *around(table, jnp.minimum(j + 1, d - 1))
+
+    return jax.lax.fori_loop(0, d - 1, eliminate, (table, *around(table, 0)))[0]
 
 
 def inverse_by_elimination(
