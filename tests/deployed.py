@@ -20,6 +20,7 @@ CANARY = 2.7182818284590452
 """A value in one row of aachen, to be searched for everywhere else."""
 ROWS = site_rows()
 ROWS["aachen"] = np.concatenate([ROWS["aachen"], [[CANARY, 1.0]]])
+PAGES = 2**16
 KINDS = {"euclidean": Euclidean(), "mmd": MMD(), "kl": KL(n_samples=20)}
 
 
@@ -143,22 +144,20 @@ class Wire:
 
 
 def memory_of(pid: int) -> bytes:
-    """All that a process can write to: its heap, stacks and data, not the text of programs."""
+    """All that a process can write to: its heap, stacks and data, without the empty parts."""
     found = []
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
         for line in maps:
-            (
-                span,
-                rights,
-                *_,
-            ) = line.split(maxsplit=5)
+            span, rights, *_ = line.split(maxsplit=5)
             if not rights.startswith("rw"):
                 continue
             start, end = (int(part, 16) for part in span.split("-"))
             with contextlib.suppress(OSError, ValueError, OverflowError):
                 memory.seek(start)
-                found.append(memory.read(end - start))
-    return b"\x00".join(found)
+                for at in range(start, end, PAGES):
+                    part = memory.read(min(PAGES, end - at))
+                    found.append(part if part.count(0) < len(part) else b"\x00" * 16)
+    return b"".join(found)
 
 
 def run_with(party, folder: Path, source: Path, **environment: str) -> None:

@@ -72,7 +72,7 @@ def machine(tmp_path_factory, home):
 
 @pytest.mark.skipif(not Wire.allowed(), reason="capturing packets is not allowed here")
 def test_no_row_and_no_parameter_at_the_hub(machine):
-    job = a_fit("mmd", 120, name="canary")
+    job = a_fit("mmd", 500, name="canary")
     row = marks_of([CANARY])
     caught: dict[str, list] = {"memory": [], "marks": []}
 
@@ -80,7 +80,7 @@ def test_no_row_and_no_parameter_at_the_hub(machine):
         caught["memory"] = hub_memory(machine)
         caught["marks"] = checkpoint_marks(machine, job, most=4)
 
-    machine.driver.listener.when(40, look)
+    machine.driver.listener.when(20, look)
     with Wire(hub_address(machine)[1]) as wire:
         fitted(machine, job)
     assert len(caught["memory"]) >= 2  # the hub and its job's process
