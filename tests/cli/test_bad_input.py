@@ -117,7 +117,7 @@ def test_unknown_method(refused):
 
 
 def test_unknown_setting(refused):
-    refused(f"{FIT} --set steps=1", "has no setting 'steps'", "n_local_steps")
+    refused(f"{FIT} --method gtv-mmd --set steps=1", "has no setting 'steps'", "n_local_steps")
 
 
 def test_node_with_fewer_rows_than_components(refused, files):

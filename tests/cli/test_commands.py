@@ -15,7 +15,7 @@ import pytest
 import fedmixtures
 from fedmixtures.io.runs import RunFolder
 
-FIT = "fit data.csv --nodes site --graph edges.csv --k 2 --rounds 6"
+FIT = "fit data.csv --nodes site --graph edges.csv --method gtv-mmd --k 2 --rounds 6"
 
 
 @pytest.fixture
@@ -210,7 +210,10 @@ def test_methods_are_listed_as_they_are(run):
 
 
 def test_one_table_without_a_graph(run, files):
-    assert run("fit data.csv --nodes site --k 2 --rounds 2 --holdout 0 --out run")[0] == 0
+    assert (
+        run("fit data.csv --nodes site --method gtv-mmd --k 2 --rounds 2 --holdout 0 --out run")[0]
+        == 0
+    )
     page = (files / "run" / "report.html").read_text()
     assert "One mixture for each of 6 nodes." in page
 

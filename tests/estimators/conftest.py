@@ -20,7 +20,7 @@ def case():
 
 def estimator(case, **options):
     """An unfitted estimator for it."""
-    settings = {"graph": case.graph, "n_rounds": 3, "random_state": 0}
+    settings = {"graph": case.graph, "method": "gtv-mmd", "n_rounds": 3, "random_state": 0}
     return NetworkGaussianMixture(2, **{**settings, **options})
 
 

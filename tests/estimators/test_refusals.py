@@ -8,7 +8,9 @@ from helpers import mixture, stack
 
 
 def refused(case, message, *, X=None, nodes=None, sample_weight=None, **options):
-    model = NetworkGaussianMixture(2, graph=case.graph, n_rounds=3, random_state=0)
+    model = NetworkGaussianMixture(
+        2, graph=case.graph, method="gtv-mmd", n_rounds=3, random_state=0
+    )
     model.set_params(**options)  # stores whatever comes, as the constructor does
     X = case.X if X is None else X
     nodes = case.nodes if nodes is None else nodes
@@ -140,6 +142,6 @@ def test_prediction(case, fitted):
         fitted.sample(0)
     with pytest.raises(ValueError, match="X has 3 features"):
         fitted.predict(np.zeros((2, 3)), nodes=["a", "b"])
-    alone = NetworkGaussianMixture(2, n_rounds=1, random_state=0).fit(case.X)
+    alone = NetworkGaussianMixture(2, method="local", random_state=0).fit(case.X)
     with pytest.raises(ValueError, match="`nodes` was given, but the model was fitted without"):
         alone.predict(case.X, nodes=case.nodes)

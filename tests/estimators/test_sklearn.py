@@ -21,7 +21,7 @@ from fedmixtures import (
 )
 
 
-@parametrize_with_checks([NetworkGaussianMixture(n_rounds=3)])
+@parametrize_with_checks([NetworkGaussianMixture(method="gtv-mmd", n_rounds=3)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_scikit_learn_checks(estimator, check, monkeypatch):
     # The constructor only stores; annotations, which tests check, are not to stop it.
@@ -42,7 +42,8 @@ def test_parameters_of_a_method_by_name_are_seen_as_those_of_its_object():
         assert params["method__discrepancy"] == KL()
         assert params["method__discrepancy__n_samples"] == 50
         assert params["init__n_init"] == 10
-    assert "method__alpha" not in NetworkGaussianMixture().get_params(deep=False)
+    assert "method__alpha" not in NetworkGaussianMixture(method="gtv-kl").get_params(deep=False)
+    assert NetworkGaussianMixture().get_params()["method"] == "trust"
 
 
 def test_nested_parameters_replace_frozen_objects():
@@ -85,7 +86,7 @@ def test_setting_a_parameter_leaves_the_given_object_alone():
 )
 def test_impossible_parameters_are_refused(params, message):
     with pytest.raises(ValueError, match=message):
-        NetworkGaussianMixture().set_params(**params)
+        NetworkGaussianMixture(method="gtv-mmd").set_params(**params)
 
 
 def test_clone_is_equal_and_fits_the_same(case, make):

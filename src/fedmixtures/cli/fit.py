@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+WITH_ALPHA = "gtv-mmd"
+"""The method where --alpha is given and none is named: the default method has no alpha."""
+
 
 def fit(
     *data: str,
@@ -55,7 +58,8 @@ def fit(
         Components of every node: a number, a CSV with the columns node,k, or `auto` (by BIC, per
         node where the method allows it).
     method
-        How nodes listen; `fedmixtures methods` lists them and names the default.
+        How nodes listen; `fedmixtures methods` lists them and names the default. With --alpha and
+        no method, gtv-mmd.
     alpha
         How much nodes listen to neighbours: 0 is not at all. `auto` tries several by
         cross-validation on every node's own rows.
@@ -106,7 +110,7 @@ def fit(
             delimiter=delimiter,
             graph=graph,
             allow_isolated=allow_isolated,
-            method=method or default_method(),
+            method=method or (default_method() if alpha is None else WITH_ALPHA),
             k=k,
             alpha=alpha,
             rounds=rounds,

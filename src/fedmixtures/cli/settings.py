@@ -19,7 +19,7 @@ class FitSettings:
     delimiter: str | None = None
     graph: str | None = None
     allow_isolated: bool = False
-    method: str = "gtv-mmd"
+    method: str = "trust"
     k: str = "3"
     alpha: str | None = None
     rounds: int = 40

@@ -27,7 +27,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     """A Gaussian mixture for every node of a network; neighbours borrow strength from each other.
 
     Every row belongs to a node. Nodes exchange model parameters with their neighbours in `graph`,
-    never rows. Without labels and graph this is an ordinary Gaussian mixture.
+    never rows. Without labels and graph this is an ordinary Gaussian mixture; the default method
+    gives it a shape prior.
 
     Parameters
     ----------
@@ -36,10 +37,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     graph : Network, networkx.Graph, sparse matrix, edge list, "full", "knn", "knn:5" or None
         Who listens to whom, by node label. None: nobody.
     method : str or object
-        ``"gtv-mmd"``, ``"gtv-kl"``, ``"gtv-euclidean"``; to compare with, ``"local"``,
-        ``"centralized"``, ``"fedkmeans"``, ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``,
-        ``"fedgengmm"``, ``"ifca"``; or an object that carries its own settings, such as
-        ``GTVMin(MMD(), alpha=0.3)`` or ``IFCA(n_groups=3)``.
+        ``"trust"``: nodes find out whom to pool with; the paper's ``"gtv-mmd"``, ``"gtv-kl"``,
+        ``"gtv-euclidean"``; to compare with, ``"local"``, ``"centralized"``, ``"fedkmeans"``,
+        ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``, ``"fedgengmm"``, ``"ifca"``; or an object
+        that carries its own settings, such as ``GTVMin(MMD(), alpha=0.3)``.
     n_rounds : int
         Exchanges between neighbours.
     init : "kmeans", KMeansStart or mapping
@@ -89,7 +90,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         n_components: int | Mapping[Label, int] = 1,
         *,
         graph: Any = None,
-        method: Any = "gtv-mmd",
+        method: Any = "trust",
         n_rounds: int = 40,
         init: Any = "kmeans",
         random_state: Any = None,
