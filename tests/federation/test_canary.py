@@ -53,7 +53,15 @@ def hub_memory(machine) -> list[bytes]:
 
 
 def hits(content: bytes, marks: list[bytes]) -> int:
-    return sum(mark in content for mark in marks)
+    """How many of the marks occur; all are looked up at once by their first eight bytes."""
+    keys = np.array([int.from_bytes(mark[:8], "little") for mark in marks], np.uint64)
+    known, suspects, content = np.sort(keys), set(), content + bytes(16)
+    for offset in range(8):
+        words = np.frombuffer(content, "<u8", count=(len(content) - offset) // 8, offset=offset)
+        place = np.minimum(np.searchsorted(known, words), len(known) - 1)
+        suspects |= set(words[known[place] == words].tolist())
+    found = [mark for mark, key in zip(marks, keys.tolist(), strict=True) if key in suspects]
+    return sum(mark in content for mark in found)
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +80,13 @@ def machine(tmp_path_factory, home):
 
 @pytest.mark.skipif(not Wire.allowed(), reason="capturing packets is not allowed here")
 def test_no_row_and_no_parameter_at_the_hub(machine):
-    job = a_fit("mmd", 500, name="canary")
+    job = a_fit("mmd", 250, name="canary")
     row = marks_of([CANARY])
     caught: dict[str, list] = {"memory": [], "marks": []}
 
     def look():
         caught["memory"] = hub_memory(machine)
-        caught["marks"] = checkpoint_marks(machine, job, most=4)
+        caught["marks"] = checkpoint_marks(machine, job)
 
     machine.driver.listener.when(20, look)
     with Wire(hub_address(machine)[1]) as wire:
@@ -98,7 +106,7 @@ def test_no_row_and_no_parameter_at_the_hub(machine):
         "received, after TLS": (received, marks),
         "stored and logged": (stored, marks),
         "memory during the fit": (caught["memory"], [*row, *caught["marks"]]),
-        "memory after the fit": (late, [*row, *final[::21]]),
+        "memory after the fit": (late, [*row, *final]),
         "captured traffic": ([bytes(wire.content)], marks),
     }
     found = {

@@ -34,7 +34,7 @@ SITE_FILE = "fedmixtures.toml"
 AHEAD = 2
 LAST_WORDS = 30.0
 """Seconds the last boxes may take to arrive when the node itself is done."""
-LOGGED_REFUSALS = 100
+LOGGED_REFUSALS, SILENT_AFTER = 100, 3.0
 
 
 class NodeExecutor(Executor):
@@ -184,7 +184,8 @@ class NodeExecutor(Executor):
                     self.voice.waiting_for = []
                     return reply
             self.inbox.wait(0.2)
-            self.voice.waiting_for = sorted(neighbours - fresh)
+            if time.monotonic() > end - deadline + SILENT_AFTER:
+                self.voice.waiting_for = sorted(neighbours - fresh)
         return request("refused", reason="the run was ended")
 
 
