@@ -27,6 +27,8 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
     least = counts.index(min(counts))
     parts = [len(part) for part in network.components()]
     held = int(task.held.sum())
+    own = int((~task.held[table.nodes == labels[least]]).sum())
+    learning = f", {own:,} of them to learn from" if held else ""
     k = task.components
     if k is None:
         components = "chosen per node by BIC"
@@ -44,7 +46,7 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
         if held
         else f"{table.n_rows:,}",
         "nodes": f"{len(labels):,}; the smallest is {_checks.plain(labels[least])!r} with "
-        f"{counts[least]:,} row{'s' * (counts[least] != 1)}",
+        f"{counts[least]:,} row{'s' * (counts[least] != 1)}" + learning,
         "features": _checks.listed(table.features, 6).replace("'", ""),
         "edges": f"{network.n_edges:,}; {connected}",
         "components": components,
