@@ -27,6 +27,8 @@ from fedmixtures.mixture.linear import (
 )
 from fedmixtures.mixture.mixture import Mixture
 
+CACHED = 1 << 16
+"""Numbers that stay in the cache of a core, in float64 half a megabyte."""
 CHUNK, LANES = 32, 8
 """Atoms taken together, and what their number is rounded up to."""
 
@@ -158,7 +160,25 @@ def _by_entries(delta, summed, sigma):
 
 
 def _by_elimination(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
-    """Many features on a CPU: one slot and bandwidth at a time, all pairs on the last axis.
+    """Many features on a CPU: as many nodes at a time as leave their matrices in the cache.
+
+    Neighbouring nodes of a block have alike numbers of neighbours: little is padded.
+    """
+    nodes, _, k = atoms.weights.shape
+    n_chunks = -(-nodes // max(1, CACHED // (k * own.n_features) ** 2))
+    if n_chunks == 1:
+        return _all_pairs(own, atoms, factors, bandwidths)
+    size = -(-nodes // n_chunks)
+    padding = n_chunks * size - nodes  # copies of the last node: all matrices stay invertible
+    whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)], mode="edge")
+    split = lambda part: whole(part).reshape(n_chunks, size, *part.shape[1:])
+    chunks = jax.tree.map(split, (own, atoms, factors))
+    sums = jax.lax.map(lambda chunk: _all_pairs(*chunk, bandwidths), chunks)
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:nodes], sums)
+
+
+def _all_pairs(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
+    """One slot and bandwidth at a time, all pairs on the last axis.
 
     Memory never holds more than the pairs of one slot. Slots in use come first, and the loop ends
     there.
