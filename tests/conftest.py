@@ -1,5 +1,20 @@
-"""Settings for all tests: strict broadcasting, and quick reuse of compiled programs."""
+"""Settings for all tests: strict broadcasting, and not too many compiled programs at once."""
+
+import gc
+from pathlib import Path
 
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+MAPS, MOST_MAPS = Path("/proc/self/maps"), 25_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_programs_are_forgotten():
+    """Every compiled program maps memory, and a Linux process has 65,530 maps: then XLA crashes."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
