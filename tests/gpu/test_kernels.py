@@ -101,7 +101,7 @@ def test_paths_are_the_best_matchings(k):
     np.testing.assert_array_equal(least, np.take_along_axis(cost, wanted[:, None], 1).sum((0, 1)))
 
 
-@pytest.mark.parametrize("d", [1, 2, 4])
+@pytest.mark.parametrize("d", [1, 3])
 def test_drawn_points_pull_as_those_of_the_cpu(d):
     """The same points, as rows of the statistics kernel with a weight for each slot."""
     rng = np.random.default_rng(30 + d)
