@@ -14,10 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures._types import Array
+from fedmixtures.discrepancy.mmd_many_features import Sums, by_elimination, by_factorisation
 from fedmixtures.mixture.linear import (
     UNROLLED,
-    inverse_by_elimination,
-    inverse_cholesky,
     inverse_cholesky_entries,
     lower_triangle,
     on_gpu,
@@ -27,17 +26,8 @@ from fedmixtures.mixture.linear import (
 )
 from fedmixtures.mixture.mixture import Mixture
 
-CACHED = 1 << 16
-"""Numbers that stay in the cache of a core, in float64 half a megabyte."""
 CHUNK, LANES = 32, 8
 """Atoms taken together, and what their number is rounded up to."""
-
-Sums = tuple[
-    Float[Array, "nodes k"],
-    Float[Array, "nodes k"],
-    Float[Array, "nodes k d"],
-    Float[Array, "nodes k d d"],
-]
 
 
 def atom_sums(own: Mixture, atoms: Mixture, factors: Float[Array, "nodes s"], bandwidths) -> Sums:
@@ -48,7 +38,7 @@ def atom_sums(own: Mixture, atoms: Mixture, factors: Float[Array, "nodes s"], ba
     over all other slots.
     """
     if own.n_features > UNROLLED:
-        many = _by_factorisation if on_gpu() else _by_elimination
+        many = by_factorisation if on_gpu() else by_elimination
         return many(own, atoms, factors, bandwidths)
     return _unrolled(own, atoms, factors, bandwidths)
 
@@ -157,108 +147,3 @@ def _by_entries(delta, summed, sigma):
         for i in range(d)
     ]
     return g, v, precision
-
-
-def _by_elimination(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
-    """Many features on a CPU: as many nodes at a time as leave their matrices in the cache.
-
-    Neighbouring nodes of a block have alike numbers of neighbours: little is padded.
-    """
-    nodes, _, k = atoms.weights.shape
-    n_chunks = -(-nodes // max(1, CACHED // (k * own.n_features) ** 2))
-    if n_chunks == 1:
-        return _all_pairs(own, atoms, factors, bandwidths)
-    size = -(-nodes // n_chunks)
-    padding = n_chunks * size - nodes  # copies of the last node: all matrices stay invertible
-    whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)], mode="edge")
-    split = lambda part: whole(part).reshape(n_chunks, size, *part.shape[1:])
-    chunks = jax.tree.map(split, (own, atoms, factors))
-    sums = jax.lax.map(lambda chunk: _all_pairs(*chunk, bandwidths), chunks)
-    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:nodes], sums)
-
-
-def _all_pairs(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
-    """One slot and bandwidth at a time, all pairs on the last axis.
-
-    Memory never holds more than the pairs of one slot. Slots in use come first, and the loop ends
-    there.
-    """
-    nodes, slots, k = atoms.weights.shape
-    d, n_own = own.n_features, nodes * k
-    sigmas = jnp.stack([jnp.asarray(s, own.means.dtype) for s in bandwidths])
-    eye = jnp.eye(d, dtype=own.means.dtype)[:, :, None]
-    last = lambda part: jnp.moveaxis(part.reshape(n_own, *part.shape[2:]), 0, -1)
-    means, covariances = last(own.means)[:, None], last(own.covariances)[:, :, None]
-    # (slots, ..., atoms, nodes): an own component stands beside every atom of its node
-    spread = lambda part: jnp.repeat(jnp.moveaxis(part, (0, 2), (-1, -2)), k, axis=-1)
-    weights = spread(atoms.weights * factors[:, :, None])
-    atom_means, atom_covariances = spread(atoms.means), spread(atoms.covariances)
-
-    def one_slot(i):
-        delta = means - atom_means[i]
-        summed = covariances + atom_covariances[i]
-        flat = lambda part: part.reshape(*part.shape[:-2], k * n_own)
-
-        def one_bandwidth(total, sigma):
-            inverse, scale = inverse_by_elimination(flat(summed) + sigma**2 * eye, sigma)
-            v = (inverse * flat(delta)[None]).sum(1)
-            exponent = (v * flat(delta)).sum(0)
-            g = (scale * jnp.exp(-0.5 * exponent)).reshape(k, n_own) * weights[i]
-            inverse, v = inverse.reshape(d, d, k, n_own), v.reshape(d, k, n_own)
-            second = (g[None, None] * (v[:, None] * v[None] - inverse)).sum(2)
-            new = (g.sum(0), -(g[None] * v).sum(1), 0.5 * second)
-            return jax.tree.map(jnp.add, total, new), None
-
-        shapes = ((n_own,), (d, n_own), (d, d, n_own))
-        zero = tuple(jnp.zeros(shape, own.means.dtype) for shape in shapes)
-        return jax.lax.scan(one_bandwidth, zero, sigmas)[0]
-
-    def add(i, carry):
-        own_kernels, total = carry
-        new = one_slot(i)
-        return jnp.where(i == 0, new[0], own_kernels), jax.tree.map(jnp.add, total, new)
-
-    in_use = jnp.where(factors != 0, jnp.arange(1, slots + 1)[None], 0).max()
-    shapes = ((n_own,), (d, n_own), (d, d, n_own))
-    zero = tuple(jnp.zeros(shape, own.means.dtype) for shape in shapes)
-    own_kernels, total = jax.lax.fori_loop(0, jnp.maximum(in_use, 1), add, (zero[0], zero))
-    first = lambda part: jnp.moveaxis(part, -1, 0).reshape(nodes, k, *part.shape[:-1])
-    return first(own_kernels), first(total[0] - own_kernels), first(total[1]), first(total[2])
-
-
-def _by_factorisation(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
-    """Many features: one slot at a time, so that memory never holds all pairs of a block."""
-    d = own.n_features
-    eye = jnp.eye(d, dtype=own.means.dtype).reshape(1, 1, 1, d, d)
-    sigmas = jnp.stack([jnp.asarray(s, own.means.dtype) for s in bandwidths])
-
-    def one_slot(weights, means, covariances, factor):
-        delta = own.means[:, :, None, :] - means[:, None, :, :]  # (nodes, k, k', d)
-        summed = own.covariances[:, :, None] + covariances[:, None]
-        weight = weights * factor[:, None]
-
-        def one_bandwidth(total, sigma):
-            inverse, log_determinant = inverse_cholesky(summed + sigma**2 * eye)
-            white = jnp.einsum("nceij,ncej->ncei", inverse, delta)
-            exponent = log_determinant + jnp.square(white).sum(-1)
-            g = jnp.exp(d * jnp.log(sigma) - 0.5 * exponent) * weight[:, None, :]
-            v = jnp.einsum("nceij,ncei->ncej", inverse, white)
-            outer = jnp.einsum("nce,ncei,ncej->ncij", g, v, v)
-            precision = jnp.einsum("ncepi,ncepj->ncij", g[..., None, None] * inverse, inverse)
-            new = (g.sum(-1), -jnp.einsum("nce,ncei->nci", g, v), 0.5 * (outer - precision))
-            return jax.tree.map(jnp.add, total, new), None
-
-        zero = (own.weights * 0, own.means * 0, own.covariances * 0)
-        return jax.lax.scan(one_bandwidth, zero, sigmas)[0]
-
-    slots = jax.tree.map(lambda part: jnp.moveaxis(part, 1, 0), (*atoms.parts, factors))
-    own_g, own_mu, own_cov = one_slot(*jax.tree.map(lambda part: part[0], slots))
-
-    def add_slot(i, total):
-        return jax.tree.map(jnp.add, total, one_slot(*jax.tree.map(lambda part: part[i], slots)))
-
-    # Slots in use come first, so the loop ends at the block's largest degree.
-    in_use = jnp.where(factors != 0, jnp.arange(1, factors.shape[1] + 1)[None], 0).max()
-    start = (jnp.zeros_like(own_g), own_mu, own_cov)
-    other_g, d_means, d_covariances = jax.lax.fori_loop(1, in_use, add_slot, start)
-    return own_g, other_g, d_means, d_covariances

@@ -17,6 +17,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.filling import Group, Padded, Plan, fill
 from fedmixtures.engine.slots import Slots
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.compiling import rounded_up
 from fedmixtures.mixture.linear import on_gpu
 
 BLOCK_NODES, BLOCK_ROWS = 128, 65536
@@ -45,15 +46,6 @@ class Layout:
         """Padded rows per real row."""
         padded = sum(float(np.prod(group.shape[:3])) for group in self.groups)
         return padded / sum(float((np.asarray(g.data.row_weights) > 0).sum()) for g in self.groups)
-
-
-def rounded_up(n: int | np.integer) -> int:
-    """The next number on a grid of four steps per doubling: at most a quarter more."""
-    n = int(n)
-    if n <= 8:
-        return max(n, 1)
-    step = 1 << ((n - 1).bit_length() - 3)
-    return -(-n // step) * step
 
 
 def build_layout(

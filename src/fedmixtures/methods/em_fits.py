@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Literal
 
 import equinox as eqx
@@ -20,51 +19,18 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
-from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.kmeans import MANY_NODES, clustered_mixture, distinct_rows
 from fedmixtures.init.many_nodes import mixtures_of_many
+from fedmixtures.methods.em_tasks import Fits, Task, batches_of, in_order, repeated
 from fedmixtures.methods.one_shot import OneShot
+from fedmixtures.mixture.compiling import rounded_up
 from fedmixtures.mixture.em import Fitted, ShapePrior, expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
-BATCH_CELLS = 20_000_000
-"""Rows times components of all fits in one device call, at most."""
 MANY_ROWS = 50_000
 """A fit of this many rows gains from threads."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One mixture to fit."""
-
-    label: Label
-    rows: np.ndarray
-    counts: np.ndarray
-    """Weight of each row."""
-    n_components: int
-    seed: int
-    start: Mixture | None = None
-    """Begin here, instead of k-means."""
-
-
-@dataclass(frozen=True)
-class Fits:
-    """Fitted mixtures, and where EM was stopped before it had settled."""
-
-    mixtures: list[Mixture]
-    unsettled: list[Label]
-
-    def message(self, max_iter: int) -> str:
-        """A line for the user; empty if all is well."""
-        if not self.unsettled:
-            return ""
-        return (
-            f"EM had not settled after max_iter={max_iter} steps at "
-            f"{_checks.listed(self.unsettled)}. "
-            "Raise max_iter or tol if that matters."
-        )
 
 
 class EMFits(OneShot):
@@ -112,7 +78,7 @@ class EMFits(OneShot):
 
     def fit_all(self, tasks: Sequence[Task]) -> Fits:
         """Fit every task on its own."""
-        tasks = [_sorted(task) for task in tasks]
+        tasks = [in_order(task) for task in tasks]
         counts = {task.label: len(distinct_rows(task.rows, task.counts)[0]) for task in tasks}
         _checks.enough_rows(counts, {task.label: task.n_components for task in tasks})
         # Threads cost more than they bring on rows this few, much more on a busy machine.
@@ -128,7 +94,7 @@ class EMFits(OneShot):
             model = self._sklearn_model(task)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
-                model.fit(_repeated(task))
+                model.fit(repeated(task))
             fits.mixtures.append(Mixture(model.weights_, model.means_, model.covariances_))
             if not model.converged_:
                 fits.unsettled.append(task.label)
@@ -159,7 +125,7 @@ class EMFits(OneShot):
     def _by_jax(self, tasks: list[Task]) -> Fits:
         mixtures: list[Mixture | None] = [None] * len(tasks)
         unsettled = []
-        for batch in _batches(tasks, self.n_init):
+        for batch in batches_of(tasks, self.n_init):
             starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= MANY_NODES)
             fitted = self._run([tasks[i] for i in batch], starts)
             first = 0
@@ -207,7 +173,7 @@ class EMFits(OneShot):
     def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> Fitted:
         """EM from all starts of all tasks of a batch."""
         owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
-        m, d = _rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
+        m, d = rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
         rows, counts = np.zeros((len(tasks), m, d)), np.zeros((len(tasks), m))
         for i, task in enumerate(tasks):
             rows[i, : len(task.rows)], counts[i, : len(task.rows)] = task.rows, task.counts
@@ -223,40 +189,3 @@ def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> Fit
     theta = jax.tree.map(jnp.asarray, theta)
     rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]
     return expectation_maximisation(theta, rows, counts, max_iter, numbers[0], numbers[1], prior)
-
-
-def _batches(tasks: list[Task], n_init: int) -> list[list[int]]:
-    """Tasks of alike size together, so that little is padded; a bounded number at a time."""
-    by_size: dict[int, list[int]] = {}
-    for i, task in enumerate(tasks):
-        by_size.setdefault(max(len(task.rows) - 1, 1).bit_length(), []).append(i)
-    batches = []
-    for bits, members in sorted(by_size.items()):
-        k = max(tasks[i].n_components for i in members)
-        width = max(1, BATCH_CELLS // (n_init * k << bits))
-        batches += [members[i : i + width] for i in range(0, len(members), width)]
-    return batches
-
-
-def _rounded_up(m: int) -> int:
-    """At most a quarter more, so that one more row rarely means another program to compile."""
-    step = 1 << max((m - 1).bit_length() - 3, 0)
-    return -(-m // step) * step
-
-
-def _sorted(task: Task) -> Task:
-    """Rows in their own order, whatever order they came in: k-means draws by position."""
-    order = np.lexsort(task.rows.T[::-1])
-    rows, counts = task.rows[order], task.counts[order]
-    return Task(task.label, rows, counts, task.n_components, task.seed, task.start)
-
-
-def _repeated(task: Task) -> np.ndarray:
-    """Rows as often as they count."""
-    times = np.rint(task.counts).astype(int)
-    if not np.allclose(task.counts, times):
-        raise ValueError(
-            f"`sample_weight` has fractions at {_checks.plain(task.label)!r}, which scikit-learn's "
-            "mixture cannot count. Use engine='jax'."
-        )
-    return np.repeat(task.rows, times, axis=0)
