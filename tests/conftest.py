@@ -1,4 +1,4 @@
-"""Settings for all tests: strict broadcasting, and not too many compiled programs at once."""
+"""Settings for all tests: several CPU devices, strict broadcasting, few compiled programs."""
 
 import gc
 from pathlib import Path
@@ -7,6 +7,7 @@ import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 3)
 
 MAPS, MOST_MAPS = Path("/proc/self/maps"), 25_000
 

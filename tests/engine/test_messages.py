@@ -1,5 +1,6 @@
 """Who receives what: a program whose nodes write letters to each neighbour by name."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,6 +43,8 @@ LAYOUTS = [
     pytest.param({}, {}, id="one-block"),
     pytest.param({}, {"block_size": 1}, id="every-node-alone"),
     pytest.param({"GROUP_OVERHEAD": 0.0, "BLOCK_NODES": 3}, {}, id="groups-and-blocks"),
+    pytest.param({}, {"devices": 2}, id="two-devices"),
+    pytest.param({"GROUP_OVERHEAD": 0.0, "BLOCK_NODES": 3}, {"devices": 3}, id="three-devices"),
 ]
 
 
@@ -49,6 +52,8 @@ LAYOUTS = [
 def test_letters_arrive_where_they_are_addressed_to(monkeypatch, constants, options):
     for name, value in constants.items():
         monkeypatch.setattr(blocks, name, value)
+    if "devices" in options:
+        options = {"devices": tuple(jax.devices()[: options["devices"]])}
     n = 11
     counts = [3, 40, 9, 1, 17, 300, 5, 8, 2, 11, 90]
     data = NodeData.from_rows(np.zeros((sum(counts), 1)), np.repeat(np.arange(n), counts))

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.engine.blocks import Layout
-from fedmixtures.engine.rounds import Groups, States, gather, over_blocks
+from fedmixtures.engine.hosts import on_host
+from fedmixtures.engine.rounds import gather
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import NodeProgram
-from fedmixtures.mixture.compiling import jit
 
 
 @dataclass(frozen=True)
@@ -22,23 +21,20 @@ class Account:
     edges: dict[str, np.ndarray]
 
 
-def account(
-    program: NodeProgram, layout: Layout, states: States, network: Network
-) -> Account | None:
-    """Collect what the program has to tell; None if that is nothing."""
-    told = _told(program, layout.groups, states)
+def account(told: tuple[Any, ...], layout: Layout, network: Network) -> Account | None:
+    """Put together what a program told of the nodes of every group; None if that is nothing."""
     if told[0] is None:
         return None
     nodes = gather(tuple(of_nodes for of_nodes, _ in told), layout)
     node_at = np.full(layout.n_places, -1)
     node_at[layout.position] = np.arange(len(layout.position))
     receiver, sender, first = [], [], 0
-    for group in layout.groups:
+    for g, group in enumerate(layout.groups):
         blocks, width, slots = group.weight.shape
         places = np.repeat(first + np.arange(blocks * width), slots)
-        present = np.asarray(group.weight).reshape(-1) > 0
+        present = on_host(group.weight).reshape(-1) > 0
         receiver.append(node_at[places[present]])
-        sender.append(node_at[np.asarray(group.sender).reshape(-1)[present]])
+        sender.append(layout.neighbours(g).reshape(-1)[present])
         first += blocks * width
     of_slots = {name: _present([t[1][name] for t in told], layout) for name in told[0][1]}
     receiver, sender = np.concatenate(receiver), np.concatenate(sender)
@@ -51,21 +47,13 @@ def account(
     return Account(nodes, edges)
 
 
-@jit
-def _told(program: NodeProgram, groups: Groups, states: States) -> tuple[Any, ...]:
-    return tuple(
-        over_blocks(program.account, state, group.data)
-        for group, state in zip(groups, states, strict=True)
-    )
-
-
 def _present(per_group: list, layout: Layout) -> np.ndarray:
     """Values of all slots that hold a neighbour, group after group."""
     parts = []
     for values, group in zip(per_group, layout.groups, strict=True):
-        flat = np.asarray(values)
+        flat = on_host(values)
         flat = flat.reshape(-1, *flat.shape[3:])
-        parts.append(flat[np.asarray(group.weight).reshape(-1) > 0])
+        parts.append(flat[on_host(group.weight).reshape(-1) > 0])
     return np.concatenate(parts)
 
 

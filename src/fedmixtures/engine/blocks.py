@@ -7,15 +7,19 @@ All lengths are rounded up to a coarse grid, so that one more node or row rarely
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.filling import Group, Padded, Plan, fill
+from fedmixtures.engine.hosts import on_host
 from fedmixtures.engine.slots import Slots
+from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.compiling import rounded_up
 from fedmixtures.mixture.linear import on_gpu
@@ -40,6 +44,24 @@ class Layout:
     position: np.ndarray
     """Place of each node among the padded nodes of all groups."""
     n_places: int
+    lines: np.ndarray | None = None
+    """Over several devices: the node behind every place that the slots of a device point to,
+    (devices, places), -1 where there is none."""
+    shards: Shards | None = None
+
+    def on_device(self, array: np.ndarray) -> jax.Array:
+        """An array that leads with blocks, to where the blocks are."""
+        return jnp.asarray(array)
+
+    def neighbours(self, g: int) -> np.ndarray:
+        """The node that each slot of group `g` points to, (blocks, nodes, slots)."""
+        lines = self.lines
+        if lines is None:
+            lines = np.full((1, self.n_places), -1)
+            lines[0, self.position] = np.arange(len(self.position))
+        sender = on_host(self.groups[g].sender)
+        device = np.repeat(np.arange(len(lines)), len(sender) // len(lines))
+        return lines[device[:, None, None], sender]
 
     @property
     def row_waste(self) -> float:
@@ -56,16 +78,9 @@ def build_layout(
     seed: int = 0,
 ) -> Layout:
     """Lay out rows and neighbours of all nodes; `block_size=1` gives every node its own block."""
-    plans = _plan(data.counts, network.degree, block_size)
-    position = np.empty(data.n_nodes, dtype=np.int64)
-    slot_start = np.empty(data.n_nodes, dtype=np.int64)
-    place, slot_place = 0, 0
-    for plan in plans:
-        members = np.arange(len(plan.nodes))
-        position[plan.nodes] = place + members
-        slot_start[plan.nodes] = slot_place + members * plan.slots
-        place += plan.blocks * plan.width
-        slot_place += plan.blocks * plan.width * plan.slots
+    plans = plan_groups(data.counts, network.degree, block_size)
+    position, slot_start = places_of(plans, data.n_nodes)
+    place = sum(plan.places for plan in plans)
     by_gpu = on_gpu() and data.n_nodes >= MANY_NODES and len(data.rows) < 2**31
     if by_gpu:
         from fedmixtures.engine.filling_gpu import fill_on_gpu
@@ -76,10 +91,25 @@ def build_layout(
     groups, first = [], 0
     slots = Slots.of(network, data.label_hashes, seed)
     held = Padded.of(data, max(plan.rows for plan in plans), dtype)
+    slot_place = slot_start[slots.receiver] + slots.slot
+    places = position[slots.sender], slot_place[slots.reverse]
     for plan in plans:
-        groups.append(fill(plan, first, held, slots, position, slot_start))
-        first += plan.blocks * plan.width
+        groups.append(fill(plan, first, held, slots, *places))
+        first += plan.places
     return Layout(tuple(groups), position, place)
+
+
+def places_of(plans: Sequence[Plan], n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each node stands among the places of all groups, and its first slot among all slots."""
+    position, slot_start = np.zeros((2, n_nodes), dtype=np.int64)
+    place, slot_place = 0, 0
+    for plan in plans:
+        members = np.arange(len(plan.nodes))
+        position[plan.nodes] = place + members
+        slot_start[plan.nodes] = slot_place + members * plan.slots
+        place += plan.places
+        slot_place += plan.places * plan.slots
+    return position, slot_start
 
 
 def node_group(
@@ -101,12 +131,12 @@ def node_group(
     data = NodeData(labels, rows, row_weights, np.array([0] * (n + 1) + [m]), np.arange(m))
     slots = Slots.of(network, data.label_hashes, seed)
     plan = Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
-    nowhere = np.zeros(n + 1, dtype=np.int64)
+    nowhere = np.zeros(2 * n, dtype=np.int64)
     group = fill(plan, 0, Padded.of(data, plan.rows, dtype), slots, nowhere, nowhere)
     return group, tuple(labels[i] for i in slots.sender[slots.receiver == n])
 
 
-def _plan(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> list[Plan]:
+def plan_groups(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> list[Plan]:
     """Group nodes by rows and neighbours, then merge groups while padding costs less."""
     octave = lambda values: np.ceil(np.log2(np.maximum(values, 1))).astype(int)
     keys = 64 * octave(counts) + octave(degree)

@@ -21,7 +21,11 @@ class Group(eqx.Module):
     weight: Array
     """Edge weights (blocks, nodes, slots); zero marks an empty slot."""
     sender: Array
-    """Where each slot's neighbour stands among all padded nodes; its own place if empty."""
+    """Where each slot's neighbour stands among all padded nodes; its own place if empty.
+
+    Where blocks are spread over devices: among those of its own device, with what comes from the
+    others behind them (`shards`). So it is with `reverse`.
+    """
     reverse: Array
     """Where the neighbour's slot for this very node stands among all padded slots."""
     node_key: Array
@@ -43,6 +47,11 @@ class Plan:
     slots: int
     width: int
     blocks: int
+
+    @property
+    def places(self) -> int:
+        """Room for nodes."""
+        return self.blocks * self.width
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,14 @@ def fill(
     first: int,
     held: Padded,
     slots: Slots,
-    position: np.ndarray,
-    slot_start: np.ndarray,
+    sender_place: np.ndarray,
+    reverse_place: np.ndarray,
 ) -> Group:
-    """The padded arrays of one group, whose first place is `first`."""
-    places = plan.blocks * plan.width
+    """The padded arrays of one group, whose first place is `first`.
+
+    `sender_place` and `reverse_place` say for every directed edge what `Group` holds by slot.
+    """
+    places = plan.places
 
     def shaped(array: np.ndarray) -> jnp.ndarray:
         """With empty places behind the nodes."""
@@ -108,15 +120,13 @@ def fill(
         table[used] = values
         return table
 
-    opposite = slots.reverse[edge]
-    reverse = slot_start[slots.sender[edge]] + slots.slot[opposite]
     sender = np.repeat((first + np.arange(places, dtype=np.int32))[:, None], plan.slots, axis=1)
-    sender[cell] = position[slots.sender[edge]]
+    sender[cell] = sender_place[edge]
     return Group(
         NodeRows(rows, row_weights, totals),
         shaped(per_slot(slots.weight[edge], held.rows.dtype)),
         shaped(sender),
-        shaped(per_slot(reverse, np.int32)),
+        shaped(per_slot(reverse_place[edge], np.int32)),
         shaped(_halves(slots.node_key[plan.nodes])),
         shaped(_halves(per_slot(slots.slot_key[edge], np.uint64))),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ import jax.random as jr
 import numpy as np
 
 from fedmixtures.engine.blocks import Group, Layout
+from fedmixtures.engine.hosts import on_host
 from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram
 from fedmixtures.methods.method import Method
 from fedmixtures.mixture.compiling import jit
@@ -63,9 +65,8 @@ def scatter(theta: Mixture, layout: Layout, dtype: str) -> tuple[Mixture, ...]:
     for group in layout.groups:
         blocks, width = group.shape[:2]
         span = slice(first, first + blocks * width)
-        mixtures.append(
-            Mixture(*(jnp.asarray(p[span].reshape(blocks, width, *p.shape[1:])) for p in parts))
-        )
+        pieces = (p[span].reshape(blocks, width, *p.shape[1:]) for p in parts)
+        mixtures.append(Mixture(*map(layout.on_device, pieces)))
         first += blocks * width
     return tuple(mixtures)
 
@@ -74,15 +75,30 @@ def gather(per_group: tuple, layout: Layout) -> Any:
     """Arrays (blocks, nodes, ...) of every group back into the order of the nodes, as NumPy."""
 
     def join(*parts):
-        flat = [np.asarray(part).reshape(-1, *part.shape[2:]) for part in parts]
+        flat = [on_host(part).reshape(-1, *part.shape[2:]) for part in parts]
         return np.concatenate(flat)[layout.position]
 
     return jax.tree.map(join, *per_group)
 
 
+class Exchange(NamedTuple):
+    """What is done to the tables of messages before nodes read them; here nothing."""
+
+    broadcast: Callable[[Any], Any] = lambda table: table
+    per_slot: Callable[[Any], Any] = lambda table: table
+
+
+AS_SENT = Exchange()
+
+
 @jit
 def start(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
     """States before the first round."""
+    return starting_states(program, groups, thetas)
+
+
+def starting_states(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
+    """As `start`, to be compiled."""
 
     def begin(theta, group: Group):
         state = program.start(theta, group.data, jr.wrap_key_data(group.node_key))
@@ -109,7 +125,14 @@ def run_rounds(
     The number of rounds is data, not shape: a shorter last chunk or a repeated one is the same
     compiled program.
     """
-    one_round = lambda states, t: _round(program, groups, states, t)
+    return many_rounds(program, groups, states, first, n_rounds, capacity)
+
+
+def many_rounds(
+    program, groups: Groups, states: States, first, n_rounds, capacity: int, exchange=AS_SENT
+):
+    """As `run_rounds`, to be compiled."""
+    one_round = lambda states, t: _round(program, groups, states, t, exchange)
     return repeated(one_round, groups, states, first, n_rounds, capacity)
 
 
@@ -128,16 +151,26 @@ def repeated(one_round, groups: Groups, states, first, n_rounds, capacity: int):
     return jax.lax.fori_loop(0, n_rounds, body, (states, infos))
 
 
-@jit
 def results(program: NodeProgram, groups: Groups, states: States) -> tuple[Mixture, ...]:
     """The nodes' mixtures."""
+    return ask("result", program, groups, states)
+
+
+@jit
+def ask(question: str, program: NodeProgram, groups: Groups, states: States) -> tuple[Any, ...]:
+    """What the program answers, by its method of that name, for the nodes of every group."""
+    return answers(question, program, groups, states)
+
+
+def answers(question: str, program: NodeProgram, groups: Groups, states: States):
+    """As `ask`, to be compiled."""
     return tuple(
-        over_blocks(program.result, state, group.data)
+        over_blocks(getattr(program, question), state, group.data)
         for group, state in zip(groups, states, strict=True)
     )
 
 
-def _round(program: NodeProgram, groups: Groups, states: States, t: jax.Array):
+def _round(program: NodeProgram, groups: Groups, states: States, t: jax.Array, exchange: Exchange):
     """Exchange messages, then one step of every block."""
 
     def send(state, weight):
@@ -145,8 +178,8 @@ def _round(program: NodeProgram, groups: Groups, states: States, t: jax.Array):
         return jax.vmap(program.digest)(out.broadcast), out.per_slot
 
     sent = [over_blocks(send, s, g.weight) for s, g in zip(states, groups, strict=True)]
-    broadcast = table([message for message, _ in sent], axes=2)
-    per_slot = table([message for _, message in sent], axes=3)
+    broadcast = exchange.broadcast(table([message for message, _ in sent], axes=2))
+    per_slot = exchange.per_slot(table([message for _, message in sent], axes=3))
 
     def receive(state, group: Group):
         inbox = Inbox(

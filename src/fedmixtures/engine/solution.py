@@ -139,6 +139,20 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """How the network was spread over devices."""
+
+    n_devices: int
+    n_edges: int
+    cut_edges: int
+    """Edges between nodes of different devices: all that devices have to say to each other."""
+    halo_nodes: int
+    """Models that cross from device to device in a round, each once per device that needs it."""
+    largest_share: float
+    """Work of the busiest device, as a multiple of the average."""
+
+
+@dataclass(frozen=True)
 class Solution:
     """The result of a run: a failed fit is a value, not an exception."""
 
@@ -154,6 +168,8 @@ class Solution:
     traffic: Traffic | None = None
     account: Any = None
     """What the method tells of the run beside the mixtures, by node and by edge; or nothing."""
+    shards: Shards | None = None
+    """How the network was spread over several devices."""
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

@@ -9,18 +9,19 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import hub, rounds
-from fedmixtures.engine.accounts import Account, account
-from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine import rounds
+from fedmixtures.engine.blocks import Layout, build_layout
 from fedmixtures.engine.cache import compilation_cache
+from fedmixtures.engine.carriers import carrier_of
 from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
+from fedmixtures.engine.hosts import on_host
 from fedmixtures.engine.one_shot import fit_once
-from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status, Traffic
+from fedmixtures.engine.shards import build_sharded_layout
+from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
 from fedmixtures.engine.watch import Trace, Trouble
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import HubProgram, Info
@@ -53,6 +54,9 @@ class Options:
     """Called with what it takes to go on, every `report_every` rounds."""
     resume: Checkpoint | None = None
     """Go on from here."""
+    devices: tuple[jax.Device, ...] = ()
+    """Where to run: over all of these if they are several, else where JAX runs by default.
+    Only what neighbours send each other is spread; methods with a hub run on one."""
     keep_nodes: bool = False
     """Keep each node's fit and pull of every round."""
 
@@ -86,35 +90,33 @@ class _Run:
 
     def __init__(self, program, data, network, theta, options: Options):
         self.given, self.data, self.network, self.options = program, data, network, options
-        self.layout = build_layout(data, network, options.dtype, options.block_size, options.seed)
-        self.groups = self.layout.groups
+        self.layout = self._layout()
         self.program = self._compiled(program.with_rate(1.0) if program.adaptive else program)
-        self.carrier = hub if isinstance(program, HubProgram) else rounds
+        self.carrier = carrier_of(program, self.layout, options.dtype)
         self.prepared = self._prepare(theta)
-        self.initial = self._start()
+        self.initial = self.carrier.start(self.program, self.prepared)
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         self.chunk = max(1, min(options.n_rounds, longest, options.report_every or longest))
         self.capacity = 1 << (self.chunk - 1).bit_length()
         self.trace = Trace(program.pull_share, options.keep_nodes, program.descends)
 
+    def _layout(self) -> Layout:
+        o = self.options
+        if len(o.devices) > 1 and not isinstance(self.given, HubProgram):
+            return build_sharded_layout(self.data, self.network, o.devices, o.dtype, o.seed)
+        return build_layout(self.data, self.network, o.dtype, o.block_size, o.seed)
+
     @cached_property
     def fingerprint(self) -> str:
         """Worked out on demand: it reads all rows."""
         o = self.options
-        return fingerprint(self.given, self.data, self.network, o.seed, o.dtype, o.block_size)
+        settings = o.seed, o.dtype, o.block_size, *([len(o.devices)] if o.devices else [])
+        return fingerprint(self.given, self.data, self.network, *settings)
 
     def _prepare(self, theta: Mixture) -> Prepared:
         rows, degree = self.data.total_weights(), self.network.degree
         meeting = Meeting(self.data.labels, rows, degree, self.options.seed)
         return self.given.prepare(theta, meeting)
-
-    def _start(self) -> Any:
-        thetas = rounds.scatter(self.prepared.theta, self.layout, self.options.dtype)
-        if self.carrier is rounds:
-            return rounds.start(self.program, self.groups, thetas)
-        agreed = self.prepared.shared, self.prepared.hub_state
-        agreed = jax.tree.map(lambda part: jnp.asarray(part, self.options.dtype), agreed)
-        return hub.start(self.program, self.groups, thetas, *agreed)
 
     def begin(self) -> tuple[Any, int]:
         """States and round to begin with: the start, or where a checkpoint left off."""
@@ -186,11 +188,9 @@ class _Run:
 
     def run(self, program, states, done: int, n: int) -> tuple[Any, Info]:
         """`n` rounds: the states after them, and what each of them showed, (rounds, nodes)."""
-        after, infos = self.carrier.run_rounds(
-            program, self.groups, states, jnp.int32(done), jnp.int32(n), self.capacity
-        )
+        after, infos = self.carrier.run(program, states, done, n, self.capacity)
         # The record leads with rounds; gather wants (blocks, nodes) in front.
-        in_front = jax.tree.map(lambda part: np.moveaxis(np.asarray(part)[:n], 0, -1), infos)
+        in_front = jax.tree.map(lambda part: np.moveaxis(on_host(part)[:n], 0, -1), infos)
         per_node = rounds.gather(in_front, self.layout)
         return after, jax.tree.map(lambda part: np.ascontiguousarray(part.T), per_node)
 
@@ -203,7 +203,7 @@ class _Run:
 
     def theta(self, states) -> Mixture:
         """The mixtures of all nodes in the order of their labels, float64 NumPy."""
-        per_group = self.carrier.results(self.program, self.groups, states)
+        per_group = self.carrier.results(self.program, states)
         return rounds.gather(per_group, self.layout).to_numpy()
 
     def tell(self, first: int, last: int) -> None:
@@ -219,7 +219,7 @@ class _Run:
         if self.options.on_chunk is not None:
             self.options.on_chunk(done, self.theta(states))
         if self.options.on_checkpoint is not None:
-            leaves = tuple(np.asarray(leaf) for leaf in jax.tree.leaves(states))
+            leaves = tuple(on_host(leaf) for leaf in jax.tree.leaves(states))
             arrays = self.trace.arrays()
             self.options.on_checkpoint(Checkpoint(done, self.fingerprint, leaves, arrays))
 
@@ -264,27 +264,7 @@ class _Run:
             done,
             message,
             Certificate.of(history) if self.given.certifiable else None,
-            self.traffic(states, done),
-            self.account(states),
+            self.carrier.traffic(self.program, states, done, self.prepared, self.network),
+            self.carrier.account(self.program, states, self.network),
+            self.layout.shards,
         )
-
-    def account(self, states) -> Account | None:
-        """What the program tells of its nodes and edges."""
-        if self.carrier is not rounds:
-            return None
-        return account(self.program, self.layout, states, self.network)
-
-    def traffic(self, states, done: int) -> Traffic:
-        """Bytes that left each node, before the rounds and in them, and what came back."""
-        labels, nodes = self.data.labels, np.ones(self.data.n_nodes, dtype=np.int64)
-        by_label = lambda values: dict(zip(labels, values.tolist(), strict=True))
-        number = np.dtype(self.options.dtype).itemsize
-        setup = nodes * self.prepared.sent * number
-        if self.carrier is rounds:
-            size = rounds.message_bytes(self.program, self.groups, states)
-            sent = setup + done * size * self.network.degree
-            return Traffic(size, by_label(sent), "neighbours", done, by_label(setup))
-        size, reply = hub.message_bytes(self.program, self.groups, states)
-        received = nodes * self.prepared.received * number + done * reply
-        sent = setup + done * size
-        return Traffic(size, by_label(sent), "hub", done, by_label(setup), by_label(received))

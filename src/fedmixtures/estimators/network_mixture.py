@@ -17,6 +17,7 @@ from fedmixtures.engine.solution import History, Solution, Status
 from fedmixtures.engine.solve import Options, solve
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned_orders
+from fedmixtures.estimators.devices import resolve_devices
 from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.scoring import NodeScores
 from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
@@ -58,6 +59,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Whether `history_` keeps every node's fit and pull.
     checkpoint : path or None
         Where to write what `fit(resume=...)` needs, every `report_every` rounds (10 if not given).
+    devices : int, "all", sequence of jax.Device or None
+        Spread the nodes over so many devices that JAX sees (GPUs, hosts, CPU devices); the numbers
+        are the same up to rounding. None: one.
 
     Attributes
     ----------
@@ -80,6 +84,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     trust_ : Trust or None
         Which edges Trust-then-Pool trusted, by which test and on what evidence, and the groups it
         found.
+    shards_ : Shards or None
+        How the nodes were spread over devices: edges cut, models that cross in a round.
     """
 
     _on_chunk: Callable[[int, Mixture], Any] | None = None
@@ -99,6 +105,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         report_every: int | None = None,
         keep_node_history: bool = False,
         checkpoint: str | Path | None = None,
+        devices: Any = None,
     ):
         self.n_components = n_components
         self.graph = graph
@@ -111,6 +118,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.report_every = report_every
         self.keep_node_history = keep_node_history
         self.checkpoint = checkpoint
+        self.devices = devices
 
     def fit(
         self,
@@ -168,11 +176,13 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             else lambda checkpoint: write_checkpoint(self.checkpoint, checkpoint),
             resume=None if resume is None else read_checkpoint(resume),
             keep_nodes=self.keep_node_history,
+            devices=resolve_devices(self.devices),
         )
 
     def _keep(self, solution: Solution):
         self.certificate_ = solution.certificate
         self.traffic_ = solution.traffic
+        self.shards_ = solution.shards
         history, rounds = solution.history, solution.n_rounds
         return self._adopt(solution.labels, solution.theta, history, solution.status, rounds)
 

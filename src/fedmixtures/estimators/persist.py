@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FILE_NAME = "model.safetensors"
-NOT_STORED = ("graph", "on_round", "init", "checkpoint")
+NOT_STORED = ("graph", "on_round", "init", "checkpoint", "devices")
 """Parameters that are not settings: the graph is stored as edges, the rest belongs to a session."""
 
 
@@ -84,6 +84,8 @@ def load(path: str | Path) -> NetworkGaussianMixture:
     )
     records = {"Certificate": Certificate, "Traffic": Traffic, "Trust": Trust}
     model.certificate_ = decode(header["certificate"], records)
+    model.shards_ = None
+    model.shards_ = None
     model.traffic_ = decode(header["traffic"], records)
     model.trust_ = decode(header.get("trust"), records)
     return model
