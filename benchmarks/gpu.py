@@ -1,6 +1,6 @@
 """One GPU: seconds of single steps and of a whole fit, against ceilings measured in the same run.
 
-Run ``python -m benchmarks.gpu --nodes 10000,100000,1000000 --out results.json``. Parts that
+Run ``python -m benchmarks.gpu --nodes 10000,100000,1000000 --name gpu-h200``. Parts that
 fail say so and leave the others standing; what is found is written as it is found.
 """
 
@@ -11,11 +11,14 @@ import json
 import time
 import traceback
 from functools import lru_cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import report
+from benchmarks.gpu_limits import Size, ceilings, limits, seconds
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import rounds
@@ -25,32 +28,11 @@ from fedmixtures.graph import sparse_random
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.mixture.precision import precision
 from fedmixtures.mixture.statistics import nll_and_gradient
+from fedmixtures.mixture.trial import outcomes
 
 FEASIBLE = FeasibleSet(1e-3, 50.0, 0.05, 100.0)
-
-
-def seconds(function, *args, repeats: int = 5, together: int = 10) -> float:
-    """Median seconds of a call among `together` that are queued at once, after a warm-up."""
-    jax.block_until_ready(function(*args))
-    found = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        for _ in range(together):
-            result = function(*args)
-        jax.block_until_ready(result)
-        found.append((time.perf_counter() - begin) / together)
-    return float(np.median(found))
-
-
-def ceilings() -> dict[str, float]:
-    """Copy bandwidth, float32 multiply-adds and exponentials per second, as this run sees them."""
-    x = jnp.ones(1 << 28, jnp.float32)
-    copy = 2 * x.nbytes / seconds(jax.jit(lambda x: x * 1.0001), x)
-    a = jax.random.normal(jax.random.key(0), (8192, 8192), jnp.float32)
-    with jax.default_matmul_precision("highest"):
-        flops = 2 * 8192**3 / seconds(jax.jit(lambda a: a @ a), a)
-    many = jax.jit(lambda x: jax.lax.fori_loop(0, 32, lambda i, y: jnp.exp(-y), x))
-    return {"copy_bytes": copy, "flops": flops, "exp": 32 * x.size / seconds(many, x)}
+TOGETHER = 5
+"""Rounds in one call."""
 
 
 @lru_cache(1)
@@ -73,24 +55,24 @@ def problem(n: int, k: int = 5, d: int = 2, m: int = 50, degree: float = 10.0, s
     return data, sparse_random(n, degree, seed), jax.tree.unflatten(structure, theta)
 
 
-def steps(n: int, k: int, d: int, m: int, couplings=("mmd", "euclidean", "kl")) -> dict:
-    """Seconds of the parts of a round at this size."""
+def steps(n: int, k: int, d: int, m: int, couplings, measured: dict[str, float]) -> dict:
+    """Seconds of the parts of a round at this size, and the least that they could take."""
     data, network, start = problem(n, k, d, m)
-    found = {}
+    found = {"limits": limits(Size(n, 2 * network.n_edges, k, d, m), measured)}
     known = {"mmd": MMD(), "euclidean": Euclidean(), "kl": KL()}
     with precision("float32"):
-        for attempt in ("layout_first_s", "layout_s"):
+        for name in ("layout_first_s", "layout_s"):
             data.__dict__.pop("label_hashes", None)
             begin = time.perf_counter()
             layout = jax.block_until_ready(build_layout(data, network, "float32"))
-            found[attempt] = time.perf_counter() - begin
+            found[name] = time.perf_counter() - begin
         states = rounds.scatter(start, layout, "float32")
         found["shapes"] = [group.shape for group in layout.groups]
         rows = [(group.data.rows, group.data.row_weights) for group in layout.groups]
         found["nll_step"] = seconds(jax.jit(_nll), rows, states)
         for name in couplings:
             program = rounds.dynamic(GTVMin(known[name], feasible=FEASIBLE), "float32")
-            parts = attempt_part(_parts, program, layout, states)
+            parts = attempt(_parts, program, layout, states)
             found |= {f"{name}_{part}": value for part, value in parts.items()}
             print(n, k, d, name, json.dumps(parts), flush=True)
     return found
@@ -104,11 +86,14 @@ def _nll(rows, states):
 
 
 def _parts(program: GTVMin, layout, states) -> dict[str, float]:
-    """One exchange with freezing, one pull with its gradient, one whole round."""
+    """One exchange with freezing, one pull with its gradient, one whole round.
+
+    ``round_alone`` is a call of one round, ``round`` one of the rounds of a longer call.
+    """
     groups = layout.groups
 
     @jax.jit
-    def freeze(states):
+    def freeze(states, groups):
         messages = [rounds.over_blocks(jax.vmap(program.digest), s) for s in states]
         table = rounds.table(messages, axes=2)
 
@@ -121,20 +106,28 @@ def _parts(program: GTVMin, layout, states) -> dict[str, float]:
         return [rounds.over_blocks(one, s, g) for s, g in zip(states, groups, strict=True)]
 
     @jax.jit
-    def pull(states, frozen):
+    def pull(states, frozen, groups):
         return [
             rounds.over_blocks(program.discrepancy.pull, s, f, g.weight)
             for s, f, g in zip(states, frozen, groups, strict=True)
         ]
 
+    def several(n):
+        return rounds.run_rounds(program, groups, states, jnp.int32(0), jnp.int32(n), TOGETHER)
+
     begin = time.perf_counter()
-    frozen = jax.block_until_ready(freeze(states))
-    jax.block_until_ready(pull(states, frozen))
-    whole = lambda: rounds.run_rounds(program, groups, states, jnp.int32(0), jnp.int32(1), 1)
-    found = {"compile_s": time.perf_counter() - begin}
-    found |= {"freeze": seconds(freeze, states), "step": seconds(pull, states, frozen)}
+    frozen = jax.block_until_ready(freeze(states, groups))
+    found = {"freeze_first_s": time.perf_counter() - begin}
+    begin = time.perf_counter()
+    jax.block_until_ready(pull(states, frozen, groups))
+    found |= {
+        "step_first_s": time.perf_counter() - begin,
+        "freeze": seconds(freeze, states, groups),
+        "step": seconds(pull, states, frozen, groups),
+    }
     del frozen
-    found["round"] = seconds(whole, together=3)
+    found["round_alone"] = seconds(several, 1, together=3)
+    found["round"] = seconds(several, TOGETHER, together=1) / TOGETHER
     found["peak_gb"] = peak_gb()
     return found
 
@@ -191,7 +184,7 @@ def peak_gb() -> float:
     return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e9
 
 
-def attempt_part(part, *args) -> dict:
+def attempt(part, *args) -> dict:
     """What `part` finds, or what went wrong with it."""
     try:
         return part(*args)
@@ -210,21 +203,26 @@ def main() -> None:
     parser.add_argument("--couplings", default="mmd,euclidean,kl")
     parser.add_argument("--fit", type=int, help="also a whole fit of so many nodes")
     parser.add_argument("--memory", type=int, help="also where the memory of so many nodes goes")
-    parser.add_argument("--out")
+    parser.add_argument("--name", default="gpu", help="file name of the result, without .json")
+    parser.add_argument("--folder", type=Path, help="where to write it, if not to the results")
     options = parser.parse_args()
-    result = {"device": str(jax.devices()[0]), "jax": jax.__version__}
     shape = (options.components, options.features, options.rows)
-    couplings = options.couplings.split(",")
-    parts = [("ceilings", ceilings)] if options.nodes else []
-    parts += [(n, steps, int(n), *shape, couplings) for n in options.nodes.split(",") if n]
+    result = report.gpu() | {
+        "dtype": "float32",
+        "problem": "k={}, d={}, {} rows, average degree 10".format(*shape),
+        "ceilings": ceilings(),
+    }
+    print(json.dumps(result), flush=True)
+    more = (options.couplings.split(","), result["ceilings"])
+    parts = [(n, steps, int(n), *shape, *more) for n in options.nodes.split(",") if n]
     parts += [("fit", whole_fit, options.fit)] if options.fit else []
     parts += [("memory", memory, options.memory)] if options.memory else []
     for name, part, *args in parts:
-        result[name] = attempt_part(part, *args)
+        result[name] = attempt(part, *args)
         print(name, json.dumps(result[name]), flush=True)
-        if options.out:
-            with open(options.out, "w") as file:
-                json.dump(result, file, indent=1)
+        result["kernels"] = outcomes()
+        report.write(options.name, result, options.folder, "benchmarks.gpu")
+    print(json.dumps(result["kernels"], indent=1))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Do the GPU's float32 kernels give what a CPU gives in float64? By whole fits, and by nodes.
 
-Run ``python -m benchmarks.gpu_agreement --out agreement.json``: 40 rounds of a small network, and
+Run ``python -m benchmarks.gpu_agreement --name gpu-agreement``: 40 rounds of a small network, and
 one round of a large one, of which some nodes are worked out again by themselves.
 """
 
@@ -12,15 +12,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-import jax
 import numpy as np
 
+from benchmarks import report
 from benchmarks.gpu import FEASIBLE, problem
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solve import Options, solve
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.trial import outcomes
 
 COUPLINGS = {"mmd": MMD(), "euclidean": Euclidean(), "kl": KL()}
 SMALL, ROUNDS, LARGE, CHOSEN = 2_000, 40, 100_000, 500
@@ -71,7 +73,8 @@ def main() -> None:
     """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reference", help="only work out the reference, into this file")
-    parser.add_argument("--out")
+    parser.add_argument("--name", default="gpu-agreement", help="file name of the result")
+    parser.add_argument("--folder", type=Path, help="where to write it, if not to the results")
     options = parser.parse_args()
     if options.reference:
         np.savez(options.reference, **both("float64", alone=True))
@@ -84,7 +87,7 @@ def main() -> None:
         if reference.wait() != 0:
             raise SystemExit("the reference failed")
         wanted = dict(np.load(path))
-    result = {"device": str(jax.devices()[0]), "jax": jax.__version__}
+    result = report.gpu() | {"kernels": outcomes()}
     for name, values in found.items():
         difference = np.abs(values - wanted[name])
         result[name] = {
@@ -93,9 +96,7 @@ def main() -> None:
             "range": float(np.abs(wanted[name]).max()),
         }
         print(name, json.dumps(result[name]), flush=True)
-    if options.out:
-        with open(options.out, "w") as file:
-            json.dump(result, file, indent=1)
+    report.write(options.name, result, options.folder, "benchmarks.gpu_agreement")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,8 +14,8 @@ from pathlib import Path
 RESULTS = Path(__file__).parents[1] / "results" / "benchmarks"
 
 
-def environment() -> dict:
-    """Versions, processor and date."""
+def environment(module: str = "benchmarks") -> dict:
+    """Versions, processor, date, commit, and the command that ran `module`."""
     versions = {}
     for package in ("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "torch"):
         try:
@@ -25,17 +27,38 @@ def environment() -> dict:
         "python": platform.python_version(),
         "processor": _processor(),
         "versions": versions,
-        "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
+        "commit": _commit(),
+        "command": " ".join(["python -m", module, *sys.argv[1:]]),
     }
 
 
-def write(name: str, results: list | dict, folder: Path | None = None) -> Path:
+def write(
+    name: str, results: list | dict, folder: Path | None = None, module: str = "benchmarks"
+) -> Path:
     """Write one JSON file."""
     folder = folder or RESULTS
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
+    found = {"environment": environment(module), "results": results}
+    path.write_text(json.dumps(found, indent=1) + "\n")
     return path
+
+
+def gpu() -> dict[str, str]:
+    """The device that JAX uses, and what drives it."""
+    import jax
+
+    device = jax.devices()[0]
+    return {"device": device.device_kind, "platform": device.client.platform_version}
+
+
+def _commit() -> str | None:
+    """Of this checkout; where it is a copy without history, what ``GIT_COMMIT`` says."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("GIT_COMMIT")
 
 
 def _processor() -> str:

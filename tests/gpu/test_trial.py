@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu
+from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu, mmd_pairs_gpu
 from fedmixtures.mixture import statistics_gpu, trial
 
 
@@ -14,7 +14,7 @@ def test_a_sound_kernel_passes_its_trial(module):
 
 
 def test_a_wrong_kernel_fails_its_trial(monkeypatch):
-    monkeypatch.setattr(mmd_gpu, "LOG2_E", 1.44)
+    monkeypatch.setattr(mmd_pairs_gpu, "LOG2_E", 1.44)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         mmd_gpu.trial(2, 2, "float64", interpret=True)
 
@@ -30,7 +30,10 @@ def test_what_fails_is_left_out_with_one_warning():
         assert not trial.passes(refused, 3, 2, "float32")
     assert not trial.passes(refused, 3, 2, "float32")  # no second warning: it would be an error
     assert tried == [(3, 2, "float32")]
-    assert trial.passes(lambda k, d, dtype: None, 3, 2, "float32")
+    assert trial.passes(lambda k, d, dtype: None, 3, 7, "float32")
+    found = trial.outcomes()
+    assert found[f"{__name__}, k=3, d=2, float32"] == "no such instruction"
+    assert found[f"{__name__}, k=3, d=7, float32"] == "kernel"
 
 
 def test_a_trial_can_run_while_a_program_is_compiled_around_it():

@@ -19,12 +19,12 @@ from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerSlot
 from fedmixtures.discrepancy.euclidean import Centre
+from fedmixtures.mixture import tiles_gpu
 from fedmixtures.mixture.linear import sum_of
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.tiles_gpu import TILE
 from fedmixtures.mixture.trial import compare, some_mixtures
 
-TILE = 64
-"""Receiving nodes in one program of the grid, one per thread of two warps."""
 BITS = 3
 """What the partner of a component takes in a matching written as one number."""
 
@@ -40,24 +40,19 @@ def centre_gpu(
     pairs: Unmatched, weight: PerSlot, block_weights, *, interpret: bool = False
 ) -> Centre:
     """Match every neighbour to its node and average."""
-    nodes, slots = weight.shape
-    own = pairs.own
+    nodes, own = len(weight), pairs.own
     k, d, dtype = own.n_components, own.n_features, own.means.dtype
-    in_use = jnp.where(weight != 0, jnp.arange(1, slots + 1)[None], 0).max(1).astype(jnp.int32)
     blocks = jnp.stack([jnp.asarray(block, dtype) for block in block_weights])
-    padding = -nodes % TILE  # none where there are many nodes: their number is round
-    whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)])
-    tile = lambda part: pl.BlockSpec((TILE, *part.shape[1:]), lambda i: (i, *[0] * (part.ndim - 1)))
-    arrays = [whole(part) for part in (*own.parts, *pairs.neighbours.parts, weight, in_use)]
+    parts = (*own.parts, *pairs.neighbours.parts, weight, tiles_gpu.in_use(weight))
+    arrays = list(map(tiles_gpu.whole_tiles, parts))
     results = [*arrays[:3], arrays[-1], arrays[-1]]  # the offset, total and scatter
     *offset, total, scatter = pl.pallas_call(
         partial(_kernel, k=k, d=d),
-        grid=((nodes + padding) // TILE,),
-        in_specs=[pl.BlockSpec((3,), lambda i: (0,)), *map(tile, arrays)],
-        out_specs=list(map(tile, results)),
+        grid=(len(arrays[0]) // TILE,),
+        in_specs=[pl.BlockSpec((3,), lambda i: (0,)), *map(tiles_gpu.leading, arrays)],
+        out_specs=list(map(tiles_gpu.leading, results)),
         out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
-        interpret=interpret,
-        **({} if interpret else {"compiler_params": _compiler_params()}),
+        **tiles_gpu.options(interpret),
     )(blocks, *arrays)
     return Centre(own, Mixture(*(part[:nodes] for part in offset)), total[:nodes], scatter[:nodes])
 
@@ -79,12 +74,6 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
 
     plain = lambda own, others, weight: euclidean.pull(own, euclidean.matched(own, others), weight)
     compare(kernel, plain, dtype, own, neighbours, weight)
-
-
-def _compiler_params():
-    from jax.experimental.pallas import triton
-
-    return triton.CompilerParams(num_warps=TILE // 32, num_stages=1)
 
 
 def _kernel(

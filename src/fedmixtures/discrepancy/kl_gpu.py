@@ -17,17 +17,12 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerNode, PerSlot, SlotKeys
+from fedmixtures.mixture import tiles_gpu
 from fedmixtures.mixture.linear import cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.philox import normal, philox, uniform
-from fedmixtures.mixture.statistics_gpu import (
-    TILE,
-    GpuRows,
-    compiler_params,
-    factor_and_constant,
-    nll_gpu,
-    square,
-)
+from fedmixtures.mixture.statistics_gpu import GpuRows, factor_and_constant, nll_gpu, square
+from fedmixtures.mixture.tiles_gpu import TILE
 from fedmixtures.mixture.trial import compare, some_mixtures
 
 
@@ -52,14 +47,11 @@ def drawn_gpu(pairs: Undrawn, weight: PerSlot, n: int, *, interpret: bool = Fals
     parts = pairs.neighbours.parts
     k, d = pairs.neighbours.n_components, pairs.neighbours.n_features
     dtype = parts[1].dtype
-    padding = -nodes % TILE
-    places = nodes + padding
-    whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)])
-    in_use = jnp.where(weight != 0, jnp.arange(1, slots + 1)[None], 0).max(1).astype(jnp.int32)
-    in_use = whole(in_use)
+    per_node = (*parts, jr.key_data(pairs.keys), weight, tiles_gpu.in_use(weight))
+    *arrays, weight, in_use = map(tiles_gpu.whole_tiles, per_node)
+    places = len(weight)
     used = jnp.arange(slots)[:, None] < in_use.reshape(1, -1, TILE).max(-1)
     steps = jnp.where(used, n, 0).astype(jnp.int32)  # none in slots that no node of a tile has
-    arrays = [whole(part) for part in (*parts, jr.key_data(pairs.keys))]
     slot_of = lambda part: pl.BlockSpec(
         (TILE, 1, *part.shape[2:]), lambda s, i: (i, s, *[0] * (part.ndim - 2))
     )
@@ -75,10 +67,9 @@ def drawn_gpu(pairs: Undrawn, weight: PerSlot, n: int, *, interpret: bool = Fals
             jax.ShapeDtypeStruct((slots * n, d, places), dtype),
             jax.ShapeDtypeStruct((slots, places), dtype),
         ],
-        interpret=interpret,
-        **({} if interpret else {"compiler_params": compiler_params()}),
+        **tiles_gpu.options(interpret),
     )(*arrays, steps)
-    by_slot = whole(weight).T
+    by_slot = weight.T
     constant = jnp.where(by_slot != 0, by_slot * log_density, 0.0).sum(0)[:nodes]
     return Drawn(GpuRows(points, by_slot / n, in_use * n), constant)
 

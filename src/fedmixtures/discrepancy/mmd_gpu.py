@@ -19,15 +19,17 @@ from jaxtyping import Float
 
 from fedmixtures._types import Array, PerSlot
 from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
-from fedmixtures.mixture.linear import lower_triangle, sum_of
+from fedmixtures.discrepancy.mmd_pairs_gpu import any_features, two_features
+from fedmixtures.mixture import tiles_gpu
+from fedmixtures.mixture.linear import lower_triangle
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.tiles_gpu import TILE, nodes_last
 from fedmixtures.mixture.trial import compare, some_mixtures
 
-TILE = 64
-"""Receiving nodes in one program of the grid, one per thread of two warps."""
 MOST_FEATURES = 10
 """A thread's registers hold no larger matrix."""
-LOG2_E = 1.4426950408889634
+SIDE_BY_SIDE = 8
+"""Up to so many components of a neighbour are written out one after another."""
 
 
 class GpuAtoms(eqx.Module):
@@ -38,43 +40,40 @@ class GpuAtoms(eqx.Module):
     @classmethod
     def of(cls, neighbours: Mixture) -> GpuAtoms:
         """Mixtures (nodes, slots, k, ...) with the node axis last, padded to whole tiles."""
-        stacked = jnp.stack([_nodes_last(field) for field in _fields(neighbours)], axis=2)
-        return cls(stacked.reshape(-1, *stacked.shape[2:]))
+        stacked = _stacked(neighbours)
+        return cls(stacked.reshape(-1, *stacked.shape[-2:]))
 
 
 def atom_sums_gpu(
     own: Mixture, atoms: GpuAtoms, weight: PerSlot, bandwidths, *, interpret: bool = False
 ) -> Sums:
     """`mmd_kernels.atom_sums` on a GPU: `weight` is that of the edges, positive."""
-    nodes, slots = weight.shape
+    nodes = len(weight)
     k, d, dtype = own.n_components, own.n_features, own.means.dtype
-    # Slots in use come first; an empty one in between weighs zero and does no harm.
-    in_use = jnp.where(weight != 0, jnp.arange(1, slots + 1)[None], 0).max(1).astype(jnp.int32)
     sigmas = jnp.stack([jnp.asarray(sigma, dtype) for sigma in bandwidths])
-    padding = -nodes % TILE  # none where there are many nodes: their number is round
-    whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)])
-    arrays = [whole(part) for part in (*own.parts, weight, in_use)]
-    tile = lambda part: pl.BlockSpec(
-        (TILE, *part.shape[1:]), lambda c, i: (i, *[0] * (part.ndim - 1))
-    )
+    # Every program reads all components of its nodes: turned about once they are read quickly.
+    fields = _stacked(own)
+    per_node = [tiles_gpu.whole_tiles(part) for part in (weight, tiles_gpu.in_use(weight))]
     of_one = lambda part: pl.BlockSpec(
         (TILE, 1, *part.shape[2:]), lambda c, i: (i, c, *[0] * (part.ndim - 2))
     )
-    results = [arrays[0], *arrays[:3]]
+    places = len(per_node[0])
+    shapes = [(places, k), (places, k), (places, k, d), (places, k, d, d)]
+    results = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     sums = pl.pallas_call(
         partial(_kernel, k=k, d=d),
-        grid=(k, (nodes + padding) // TILE),
+        grid=(k, places // TILE),
         in_specs=[
             pl.BlockSpec((len(bandwidths),), lambda c, i: (0,)),
-            *map(of_one, arrays[:3]),
-            *map(tile, arrays),
-            pl.BlockSpec((*atoms.fields.shape[:2], TILE), lambda c, i: (0, 0, i)),
+            pl.BlockSpec((1, fields.shape[1], TILE), lambda c, i: (c, 0, i)),
+            tiles_gpu.trailing(fields),
+            *map(tiles_gpu.leading, per_node),
+            tiles_gpu.trailing(atoms.fields),
         ],
         out_specs=list(map(of_one, results)),
-        out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
-        interpret=interpret,
-        **({} if interpret else {"compiler_params": _compiler_params()}),
-    )(sigmas, *arrays[:3], *arrays, atoms.fields)
+        out_shape=results,
+        **tiles_gpu.options(interpret),
+    )(sigmas, fields, fields, *per_node, atoms.fields)
     return tuple(part[:nodes] for part in sums)
 
 
@@ -98,70 +97,53 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
     compare(kernel, plain, dtype, own, neighbours, weight)
 
 
-def _nodes_last(part: jax.Array) -> jax.Array:
-    """The node axis moved to the end and padded to whole tiles."""
-    padding = [(0, 0)] * (part.ndim - 1) + [(0, -len(part) % TILE)]
-    return jnp.pad(jnp.moveaxis(part, 0, -1), padding)
-
-
-def _compiler_params():
-    from jax.experimental.pallas import triton
-
-    return triton.CompilerParams(num_warps=TILE // 32, num_stages=1)
-
-
-def _fields(mixture: Mixture) -> list[jax.Array]:
-    """Weight, means, lower triangle of the covariance: one array (..., k) each."""
+def _stacked(mixture: Mixture) -> jax.Array:
+    """Weight, means, lower triangle of the covariance: (..., k, fields, nodes), whole tiles."""
     d = mixture.n_features
     triangle = [entry for row in lower_triangle(mixture.covariances) for entry in row]
-    return [mixture.weights, *(mixture.means[..., i] for i in range(d)), *triangle]
+    fields = [mixture.weights, *(mixture.means[..., i] for i in range(d)), *triangle]
+    return jnp.stack([nodes_last(field) for field in fields], axis=-2)
 
 
-def _component(weights_ref, means_ref, covariances_ref, c, d: int) -> list[jax.Array]:
-    """`_fields` of component `c` of a tile of nodes."""
-    at = lambda i, j: covariances_ref[:, c, i, j]
-    triangle = [
-        at(i, i) if i == j else 0.5 * (at(i, j) + at(j, i)) for i in range(d) for j in range(i + 1)
-    ]
-    return [weights_ref[:, c], *(means_ref[:, c, i] for i in range(d)), *triangle]
-
-
-def _kernel(sigma_ref, *refs, k: int, d: int):
+def _kernel(sigma_ref, mine_ref, own_ref, weight_ref, in_use_ref, atom_ref, *out_refs, k, d):
     """Sums of one component for one tile of nodes; every value below is a vector over the tile."""
-    mine_refs, own_refs, (weight_ref, in_use_ref, atom_ref) = refs[:3], refs[3:6], refs[6:9]
-    out_refs = refs[9:]
-    _, *mine = _component(*mine_refs, 0, d)
+    n_fields = mine_ref.shape[1]
+    mine = [mine_ref[0, f, :] for f in range(1, n_fields)]
     zero = jnp.zeros_like(mine[0])
-    add_pair = _two_features if d == 2 else _any_features
+    in_use = in_use_ref[...].max()
+    degree = jax.lax.fori_loop(0, in_use, lambda slot, total: total + weight_ref[:, slot], zero)
+    start = [zero] * n_fields
+    read = lambda ref, a: [ref[a, f, :] for f in range(n_fields)]
 
     def one_atom(a, totals):
         """Own components come first, then those of the neighbours: one body to compile."""
         before, here = totals
         is_own = a < k
-        own = _component(*own_refs, jnp.minimum(a, k - 1), d)
         place = jnp.maximum(a - k, 0)
-        others = [atom_ref[place, f, :] for f in range(len(own))]
-        atom = [jnp.where(is_own, x, y) for x, y in zip(own, others, strict=True)]
+        both = zip(read(own_ref, jnp.minimum(a, k - 1)), read(atom_ref, place), strict=True)
+        atom = [jnp.where(is_own, x, y) for x, y in both]
         edge = jnp.where(is_own, degree, -weight_ref[:, place // k])
-        after = add_pair(here, mine, atom[1:], edge * atom[0], sigma_ref)
+        after = any_features(here, mine, atom[1:], edge * atom[0], sigma_ref)
         return jnp.where(is_own, after[0], before), after
 
     def one_own(a, totals):
-        atom = _component(*own_refs, a, d)
-        return add_pair(totals, mine, atom[1:], degree * atom[0], sigma_ref)
+        atom = read(own_ref, a)
+        return two_features(totals, mine, atom[1:], degree * atom[0], sigma_ref)
 
-    def one_neighbour(a, totals):
-        atom = [atom_ref[a, f, :] for f in range(1 + len(mine))]
-        factor = -atom[0] * weight_ref[:, a // k]
-        return add_pair(totals, mine, atom[1:], factor, sigma_ref)
+    def one_slot(slot, totals):
+        """All components of a neighbour: the later ones are read while the first is worked on."""
+        edge = -weight_ref[:, slot]
 
-    in_use = in_use_ref[...].max()
-    degree = jax.lax.fori_loop(0, in_use, lambda slot, total: total + weight_ref[:, slot], zero)
-    start = [zero] * (1 + len(mine))
+        def one_neighbour(e, totals):
+            atom = read(atom_ref, slot * k + e)
+            return two_features(totals, mine, atom[1:], edge * atom[0], sigma_ref)
+
+        return jax.lax.fori_loop(0, k, one_neighbour, totals, unroll=k <= SIDE_BY_SIDE)
+
     if d == 2:  # two loops are quicker; where the body is long, compiling it twice is not
         totals = jax.lax.fori_loop(0, k, one_own, start)
         own_kernels = totals[0]
-        totals = jax.lax.fori_loop(0, k * in_use, one_neighbour, totals)
+        totals = jax.lax.fori_loop(0, in_use, one_slot, totals)
     else:
         own_kernels, totals = jax.lax.fori_loop(0, k + k * in_use, one_atom, (zero, start))
     _write(out_refs, own_kernels, totals, d)
@@ -180,79 +162,3 @@ def _write(out_refs, own_kernels, totals, d: int) -> None:
             covariances_ref[:, 0, i, j] = half
             if i != j:
                 covariances_ref[:, 0, j, i] = half
-
-
-def _two_features(totals, own, atom, factor, sigma_ref) -> list[jax.Array]:
-    r"""Add $g$, $-gv$ and $g (vv^\top - S^{-1})$ of one pair over all bandwidths.
-
-    With $\Sigma + \Sigma' = (a, b; b, c)$ all that a bandwidth changes is linear in its square s:
-    $|S| = |\Sigma + \Sigma'| + s(a + c + s)$, $u = |S| v = x + s\Delta$ with $x = (c, -b; -b, a)
-    \Delta$, and $|S| \Delta^\top S^{-1} \Delta = x^\top\Delta + s|\Delta|^2$.
-    """
-    total, v0, v1, s00, s10, s11 = totals
-    d0, d1 = own[0] - atom[0], own[1] - atom[1]
-    a, b, c = (own[i] + atom[i] for i in (2, 3, 4))
-    x0, x1 = c * d0 - b * d1, a * d1 - b * d0
-    trace, determinant = a + c, a * c - b * b
-    inner, length = (-0.5 * LOG2_E) * (x0 * d0 + x1 * d1), (-0.5 * LOG2_E) * (d0 * d0 + d1 * d1)
-    h, hs = jnp.zeros_like(d0), jnp.zeros_like(d0)
-    for i in range(sigma_ref.shape[0]):
-        square = sigma_ref[i] * sigma_ref[i]
-        root = jax.lax.rsqrt(determinant + square * (trace + square))
-        inverse = root * root
-        g = (factor * square) * root * jnp.exp2((inner + square * length) * inverse)
-        once = g * inverse
-        twice = once * inverse
-        u0, u1 = x0 + square * d0, x1 + square * d1
-        t0, t1 = twice * u0, twice * u1
-        total, h, hs = total + g, h + once, hs + square * once
-        s00, s10, s11 = s00 + t0 * u0, s10 + t0 * u1, s11 + t1 * u1
-    p, q, r = c * h + hs, b * h, a * h + hs  # sums of g times S^-1, but for the sign of q
-    v0, v1 = v0 - (p * d0 - q * d1), v1 - (r * d1 - q * d0)
-    return [total, v0, v1, s00 - p, s10 + q, s11 - r]
-
-
-def _any_features(totals, own, atom, factor, sigma_ref) -> list[jax.Array]:
-    """The same for any number of features, one bandwidth after another."""
-    d = next(d for d in range(1, len(own) + 1) if d + d * (d + 1) // 2 == len(own))
-    delta = [own[i] - atom[i] for i in range(d)]
-
-    def one_bandwidth(b, totals):
-        sigma = sigma_ref[b]
-        summed = iter(own[i] + atom[i] for i in range(d, len(own)))
-        rows = [[next(summed) for _ in range(i + 1)] for i in range(d)]
-        rows = [[*row[:-1], row[-1] + sigma * sigma] for row in rows]
-        minus, root = _swept(rows, sigma)
-        entry = lambda i, j: minus[max(i, j)][min(i, j)]
-        v = [-sum_of(entry(i, j) * delta[j] for j in range(d)) for i in range(d)]
-        exponent = sum_of(v[i] * delta[i] for i in range(d))
-        g = factor * root * jnp.exp2((-0.5 * LOG2_E) * exponent)
-        t = [g * v[i] for i in range(d)]
-        second = [t[i] * v[j] + g * minus[i][j] for i in range(d) for j in range(i + 1)]
-        new = [g, *(-t[i] for i in range(d)), *second]
-        return [a + b for a, b in zip(totals, new, strict=True)]
-
-    return jax.lax.fori_loop(0, sigma_ref.shape[0], one_bandwidth, totals)
-
-
-def _swept(rows, sigma):
-    r"""$-S^{-1}$ and $\sigma^d |S|^{-1/2}$ by Goodnight's sweeps: no second matrix is held.
-
-    Every sweep takes the first row and column for its pivot and puts them last: so all sweeps are
-    the same code, a tenth of what the compiler would get to see otherwise.
-    """
-    d = len(rows)
-
-    def sweep(_, carry):
-        rows, scale = carry
-        root = jax.lax.rsqrt(rows[0][0])
-        inverse = root * root
-        column = [rows[i][0] for i in range(1, d)]
-        scaled = [inverse * entry for entry in column]
-        left = [
-            [rows[i + 1][j + 1] - scaled[i] * column[j] for j in range(i + 1)] for i in range(d - 1)
-        ]
-        # The determinant itself could overflow: factor by factor.
-        return [*left, [*scaled, -inverse]], scale * (sigma * root)
-
-    return jax.lax.fori_loop(0, d, sweep, (rows, jnp.ones_like(rows[0][0])))

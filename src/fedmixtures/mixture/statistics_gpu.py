@@ -16,14 +16,14 @@ from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from fedmixtures._types import Array, Rows, RowWeights
+from fedmixtures.mixture import tiles_gpu
 from fedmixtures.mixture.gradient import gradient_entries
 from fedmixtures.mixture.linear import inverse_cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.tiles_gpu import TILE, leading, nodes_last, trailing
 from fedmixtures.mixture.trial import compare, some_mixtures
 
-TILE = 64
-"""Nodes in one program of the grid, one per thread of two warps."""
-LOG_2PI = 1.8378770664093453
+LOG_2PI, LOG2_E, LOG_2 = 1.8378770664093453, 1.4426950408889634, 0.6931471805599453
 
 
 class GpuRows(eqx.Module):
@@ -38,15 +38,7 @@ class GpuRows(eqx.Module):
     @classmethod
     def of(cls, rows: Rows, row_weights: RowWeights) -> GpuRows:
         """Rows in use come first; padding between them weighs zero and does no harm."""
-        m = rows.shape[1]
-        in_use = jnp.where(row_weights != 0, jnp.arange(1, m + 1)[None], 0).max(1)
-        return cls(_last(rows), _last(row_weights), _last(in_use.astype(jnp.int32)))
-
-
-def _last(part: jax.Array) -> jax.Array:
-    """The node axis moved to the end and padded to whole tiles."""
-    padding = [(0, 0)] * (part.ndim - 1) + [(0, -len(part) % TILE)]
-    return jnp.pad(jnp.moveaxis(part, 0, -1), padding)
+        return cls(*map(nodes_last, (rows, row_weights, tiles_gpu.in_use(row_weights))))
 
 
 def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = False):
@@ -56,31 +48,24 @@ def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = Fal
     triangle of the inverse Cholesky factors as a list of rows of arrays (nodes, k).
     """
     nodes, k = constant.shape
-    m, d, places = rows.x.shape
+    _, d, places = rows.x.shape
     flat = [constant, *(means[..., i] for i in range(d)), *(e for row in factor for e in row)]
-    own = jnp.stack([_last(field) for field in flat], axis=1)  # (k, fields, nodes)
+    own = jnp.stack([nodes_last(field) for field in flat], axis=1)  # (k, fields, nodes)
     n_sums = 1 + d + d * (d + 1) // 2
-    tile = lambda *shape: pl.BlockSpec((*shape, TILE), lambda i: (*(0 for _ in shape), i))
+    results = [
+        jax.ShapeDtypeStruct((k, n_sums, places), means.dtype),
+        jax.ShapeDtypeStruct((places,), means.dtype),
+    ]
+    arrays = (own, rows.x, rows.weight, rows.in_use)
     sums, log_likelihood = pl.pallas_call(
         partial(_kernel, k=k, d=d),
         grid=(places // TILE,),
-        in_specs=[tile(k, own.shape[1]), tile(m, d), tile(len(rows.weight)), tile()],
-        out_specs=[tile(k, n_sums), tile()],
-        out_shape=[
-            jax.ShapeDtypeStruct((k, n_sums, places), means.dtype),
-            jax.ShapeDtypeStruct((places,), means.dtype),
-        ],
-        interpret=interpret,
-        **({} if interpret else {"compiler_params": compiler_params()}),
-    )(own, rows.x, rows.weight, rows.in_use)
+        in_specs=list(map(trailing, arrays)),
+        out_specs=list(map(trailing, results)),
+        out_shape=results,
+        **tiles_gpu.options(interpret),
+    )(*arrays)
     return log_likelihood[:nodes], sums[..., :nodes]
-
-
-def compiler_params():
-    """A thread for each node of a tile."""
-    from jax.experimental.pallas import triton
-
-    return triton.CompilerParams(num_warps=TILE // 32, num_stages=1)
 
 
 def _kernel(own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, k: int, d: int):
@@ -96,21 +81,28 @@ def _kernel(own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, 
 def _row_sums(own, x_ref, w_ref, in_use_ref, d: int):
     """Log-likelihood, and mass and moments of each component, over the rows of one tile.
 
-    `own` lists for each component the constant, the means and the flat factor.
+    `own` lists for each component the constant, the means and the flat factor. Exponents count in
+    powers of two, which is what the GPU has an instruction for.
     """
     k, zero = len(own), jnp.zeros_like(own[0][0])
     pairs = [(i, j) for i in range(d) for j in range(i + 1)]
-    each = x_ref.shape[0] // w_ref.shape[0]
+    each, last = x_ref.shape[0] // w_ref.shape[0], x_ref.shape[0] - 1
+    constants = [LOG2_E * one[0] for one in own]
+    means = [one[1 : 1 + d] for one in own]
+    factors = [[np.sqrt(0.5 * LOG2_E).astype(zero.dtype) * f for f in one[1 + d :]] for one in own]
+
+    def read(r):
+        return [x_ref[r, i, :] for i in range(d)], w_ref[jax.lax.div(r, np.int32(each)), :]
 
     def one_row(r, carry):
-        log_likelihood, totals = carry
-        x, w = [x_ref[r, i, :] for i in range(d)], w_ref[r // each, :]
-        delta = [[x[i] - own[c][1 + i] for i in range(d)] for c in range(k)]
-        log_joint = [own[c][0] - 0.5 * square(own[c][1 + d :], delta[c], d) for c in range(k)]
+        (x, w), log_likelihood, totals = carry
+        ahead = read(jnp.minimum(r + 1, last))  # on its way while this row is worked on
+        delta = [[x[i] - means[c][i] for i in range(d)] for c in range(k)]
+        log_joint = [constants[c] - square(factors[c], delta[c], d) for c in range(k)]
         top = log_joint[0]
         for value in log_joint[1:]:
             top = jnp.maximum(top, value)
-        unnormalised = [jnp.exp(value - top) for value in log_joint]
+        unnormalised = [jnp.exp2(value - top) for value in log_joint]
         total = sum_of(unnormalised)
         scale = w / total
         new = []
@@ -119,32 +111,26 @@ def _row_sums(own, x_ref, w_ref, in_use_ref, d: int):
             moments = [share, *(share * delta[c][i] for i in range(d))]
             moments += [share * (delta[c][i] * delta[c][j]) for i, j in pairs]
             new.append([t + moment for t, moment in zip(totals[c], moments, strict=True)])
-        return log_likelihood + w * (top + jnp.log(total)), new
+        return ahead, log_likelihood + w * (LOG_2 * top + jnp.log(total)), new
 
-    start = (zero, [[zero] * (1 + d + len(pairs)) for _ in range(k)])
-    return jax.lax.fori_loop(0, in_use_ref[...].max(), one_row, start)
+    start = (read(jnp.int32(0)), zero, [[zero] * (1 + d + len(pairs)) for _ in range(k)])
+    return jax.lax.fori_loop(0, in_use_ref[...].max(), one_row, start)[1:]
 
 
 def nll_gpu(theta: Mixture, rows: GpuRows, *, interpret: bool = False):
     """`statistics.nll_and_gradient` of every node as one kernel, mixtures read as they stand."""
     nodes, k, d = theta.means.shape
-    places = rows.x.shape[-1]
-    whole = lambda part: jnp.pad(part, [(0, places - nodes), *[(0, 0)] * (part.ndim - 1)])
-    parts = [whole(part) for part in theta.parts]
-    node = lambda part: pl.BlockSpec((TILE, *part.shape[1:]), lambda i: (i, *[0] * (part.ndim - 1)))
-    tile = lambda part: pl.BlockSpec(
-        (*part.shape[:-1], TILE), lambda i: (*[0] * (part.ndim - 1), i)
-    )
+    parts = list(map(tiles_gpu.whole_tiles, theta.parts))
     results = [*parts, parts[0][:, 0]]
+    arrays = (rows.x, rows.weight, rows.in_use)
     *gradient, nll = pl.pallas_call(
         partial(_gradient_kernel, k=k, d=d),
-        grid=(places // TILE,),
-        in_specs=[*map(node, parts), tile(rows.x), tile(rows.weight), tile(rows.in_use)],
-        out_specs=list(map(node, results)),
+        grid=(rows.x.shape[-1] // TILE,),
+        in_specs=[*map(leading, parts), *map(trailing, arrays)],
+        out_specs=list(map(leading, results)),
         out_shape=[jax.ShapeDtypeStruct(part.shape, theta.means.dtype) for part in results],
-        interpret=interpret,
-        **({} if interpret else {"compiler_params": compiler_params()}),
-    )(*parts, rows.x, rows.weight, rows.in_use)
+        **tiles_gpu.options(interpret),
+    )(*parts, *arrays)
     return nll[:nodes], Mixture(*(part[:nodes] for part in gradient))
 
 

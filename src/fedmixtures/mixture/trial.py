@@ -18,7 +18,8 @@ import numpy as np
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
 
-_found: dict[Any, bool] = {}
+_found: dict[tuple[Callable[..., None], int, int, str], str] = {}
+"""What every trial so far ended with: why the kernel is left out, or nothing if it is used."""
 
 
 def passes(trial: Callable[..., None], k: int, d: int, dtype: Any) -> bool:
@@ -29,16 +30,25 @@ def passes(trial: Callable[..., None], k: int, d: int, dtype: Any) -> bool:
         with ThreadPoolExecutor(1) as pool:
             try:
                 pool.submit(trial, k, d, str(dtype)).result()
-                _found[key] = True
+                _found[key] = ""
             except Exception as error:
-                _found[key] = False
+                _found[key] = str(error)[:500] or repr(error)
                 warnings.warn(
-                    f"a GPU kernel is left out ({trial.__module__}, k={k}, d={d}, {dtype}), its "
-                    f"plain form is slower: {str(error)[:500]}",
+                    f"a GPU kernel is left out ({_name(*key)}), its plain form is slower: "
+                    f"{_found[key]}",
                     RuntimeWarning,
                     stacklevel=2,
                 )
-    return _found[key]
+    return not _found[key]
+
+
+def outcomes() -> dict[str, str]:
+    """For every kernel that was asked for so far: ``"kernel"``, or why its plain form is used."""
+    return {_name(*key): reason or "kernel" for key, reason in _found.items()}
+
+
+def _name(trial: Callable[..., None], k: int, d: int, dtype: str) -> str:
+    return f"{trial.__module__}, k={k}, d={d}, {dtype}"
 
 
 def compare(
