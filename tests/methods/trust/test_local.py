@@ -98,15 +98,18 @@ def test_out_of_fold_density_row_by_row():
     np.testing.assert_allclose(found, expected)
 
 
-def fits(rows, counts, key, n_folds=4):
+def fits(rows, counts, key):
     rows, counts = jnp.asarray(rows), jnp.asarray(counts)
     nodes = len(rows)
     eye = jnp.broadcast_to(jnp.eye(2), (nodes, 3, 2, 2))
     given = Mixture(jnp.full((nodes, 3), 1 / 3), rows[:, :3], eye)
-    fold = fold_of_rows(key, counts, n_folds)
-    return jax.tree.map(
-        np.asarray, (*local_fits(key, given, rows, counts, fold, n_folds, SETTINGS), fold)
-    )
+    fold = fold_of_rows(key, counts, 4)
+    return jax.tree.map(np.asarray, (*jitted_fits(key, given, rows, counts, fold), fold))
+
+
+@jax.jit
+def jitted_fits(key, given, rows, counts, fold):
+    return local_fits(key, given, rows, counts, fold, 4, SETTINGS)
 
 
 def test_a_node_fits_alike_alone_and_in_a_block():

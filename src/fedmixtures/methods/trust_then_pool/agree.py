@@ -8,6 +8,7 @@ its own rows speak against it. Largest tags spread one edge per round.
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
@@ -61,13 +62,18 @@ def agree(
     differences is a log Bayes factor; it must not fall below minus `prior_odds`.
     """
     better = on_offer & exceeds(offered_tag, tag)
-    start = _where(better, offered, theta)
-    how = FEW_STEPS, 1e-7, settings.ridge, settings.prior
-    adapted = expectation_maximisation(start, *pool, *how).theta
-    m = held.shape[1]
-    rows, counts = pool[0][:, :m], pool[1][:, :m]
-    taken = better & acceptable(adapted, rows, counts, held, prior_odds)
-    return _where(taken, adapted, theta), jnp.where(taken[:, None], offered_tag, tag)
+
+    def look():
+        start = _where(better, offered, theta)
+        how = FEW_STEPS, 1e-7, settings.ridge, settings.prior
+        adapted = expectation_maximisation(start, *pool, *how).theta
+        m = held.shape[1]
+        rows, counts = pool[0][:, :m], pool[1][:, :m]
+        taken = better & acceptable(adapted, rows, counts, held, prior_odds)
+        return _where(taken, adapted, theta), jnp.where(taken[:, None], offered_tag, tag)
+
+    # Most rounds find every node of a block where it is to be.
+    return jax.lax.cond(better.any(), look, lambda: (theta, tag))
 
 
 def acceptable(

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from fedmixtures._types import Array, NodeKeys, Rows, RowWeights
 from fedmixtures.methods.trust_then_pool.scores import log_densities
 from fedmixtures.methods.trust_then_pool.settings import FIT_STEPS, FitSettings
-from fedmixtures.methods.trust_then_pool.starts import best_fit, fresh_starts
+from fedmixtures.methods.trust_then_pool.starts import best_of, fresh_starts, scored_fit
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -46,21 +46,26 @@ def local_fits(
     of folds must not know it, since it has seen the rows they leave out.
     """
     how = settings.ridge, settings.prior
+    others = lambda number: jnp.where(fold != number, counts, 0.0)  # no row is in the last fold
 
-    def one(number):
-        others = jnp.where(fold != number, counts, 0.0)
-        present = affordable(given.weights > 0, others)
+    def fresh(number):
+        present = affordable(given.weights > 0, others(number))
         of_fold = jax.vmap(lambda key: jr.fold_in(key, number))(keys)
-        starts = fresh_starts(of_fold, settings.n_starts, present, rows, others, *how)
-        weights = jnp.where(present, given.weights, 0.0)
-        kept = Mixture(weights / weights.sum(-1, keepdims=True), given.means, given.covariances)
-        last = jax.tree.map(lambda a, b: jnp.where(number == n_folds, a, b[0]), kept, starts)
-        starts = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), starts, last)
-        return best_fit(starts, rows, others, FIT_STEPS, *how)
+        return fresh_starts(of_fold, settings.n_starts, present, rows, others(number), *how)
 
-    fits = jax.lax.map(one, jnp.arange(n_folds + 1))  # no row is in the last fold
-    pick = lambda part: jax.tree.map(part, fits)
-    return pick(lambda part: part[-1]), pick(lambda part: part[:-1])
+    flat = lambda part: part.reshape(-1, *part.shape[2:])
+    starts = jax.tree.map(flat, jax.lax.map(fresh, jnp.arange(n_folds + 1)))
+    weights = jnp.where(affordable(given.weights > 0, counts), given.weights, 0.0)
+    kept = Mixture(weights / weights.sum(-1, keepdims=True), given.means, given.covariances)
+    starts = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), starts, kept)
+    numbers = jnp.repeat(jnp.arange(n_folds + 1), settings.n_starts)
+    numbers = jnp.concatenate([numbers, jnp.array([n_folds])])
+    one = lambda task: scored_fit(task[1], rows, others(task[0]), FIT_STEPS, *how)
+    fits = jax.lax.map(one, (numbers, starts))
+    of_folds = n_folds * settings.n_starts
+    by_fold = lambda part: part[:of_folds].reshape(n_folds, -1, *part.shape[1:])
+    all_rows = jax.tree.map(lambda part: part[of_folds:], fits)
+    return best_of(*all_rows), jax.vmap(best_of)(*jax.tree.map(by_fold, fits))
 
 
 def out_of_fold(

@@ -29,13 +29,14 @@ def gate_round(
         data.rows, counts(data), fits.fold, nodes_first(fits.fold_models), fits.alone
     )
     theirs, fine = mixtures_in(received, state, 1e-3 * method.ridge)
-    tests = trust.gate(theirs, received.scalars.rows, own, method.fit)
+    rows = received.scalars.rows
+    tests = trust.gate(theirs, rows, fine, own, method.caution, method.fit)
     gain, error = tests[..., 0::2], tests[..., 1::2]
     listens = fine & (gain + method.caution * error > 0).any(-1)
     return eqx.tree_at(
         lambda s: (s.slots.summary, s.slots.rows, s.slots.listens, s.slots.tests),
         state,
-        (theirs, received.scalars.rows, listens, tests),
+        (theirs, rows, listens, tests),
     )
 
 

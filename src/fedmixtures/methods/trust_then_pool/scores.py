@@ -7,8 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
-from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.linear import inverse_cholesky, sum_of
 from fedmixtures.mixture.mixture import Mixture
+
+WRITTEN_OUT = 12
+"""Up to this many features sums over them are written out: one loop over rows, nothing kept."""
 
 
 def log_joint(theta: Mixture, rows: Rows) -> Float[Array, "nodes k m"]:
@@ -18,9 +21,14 @@ def log_joint(theta: Mixture, rows: Rows) -> Float[Array, "nodes k m"]:
     log_weights = jnp.log(jnp.where(present, theta.weights, 1.0))
     constant = log_weights - 0.5 * (log_determinant + theta.n_features * jnp.log(2 * jnp.pi))
     constant = jnp.where(present, constant, -jnp.inf)
-    delta = rows[:, None, :, :] - theta.means[:, :, None, :]
-    white = jnp.einsum("nkij,nkmj->nkmi", inverse, delta)
-    return constant[:, :, None] - 0.5 * jnp.square(white).sum(-1)
+    d = theta.n_features
+    if d > WRITTEN_OUT:
+        delta = rows[:, None, :, :] - theta.means[:, :, None, :]
+        white = jnp.einsum("nkij,nkmj->nkmi", inverse, delta)
+        return constant[:, :, None] - 0.5 * jnp.square(white).sum(-1)
+    delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]
+    white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
+    return constant[:, :, None] - 0.5 * sum_of(w * w for w in white)
 
 
 def log_densities(theta: Mixture, rows: Rows) -> Float[Array, "nodes m"]:

@@ -8,9 +8,15 @@ import jax.random as jr
 from jaxtyping import Bool, Float, Key
 
 from fedmixtures._types import Array, NodeKeys, Rows, RowWeights
-from fedmixtures.methods.trust_then_pool.scores import log_densities, total_gain
+from fedmixtures.methods.trust_then_pool.scores import WRITTEN_OUT, log_densities, total_gain
 from fedmixtures.mixture.em import EMPTY, ShapePrior, expectation_maximisation, m_step
-from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.linear import (
+    UNROLLED,
+    inverse_cholesky,
+    sum_of,
+    sum_together,
+    symmetric,
+)
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.statistics import Statistics
 
@@ -51,29 +57,54 @@ def hard_start(
     prior: ShapePrior | None,
 ) -> Mixture:
     """A few Lloyd steps from these centres, then the mixture of the clusters."""
+    d = centres.shape[-1]
+    number = jnp.arange(centres.shape[1])[None, :, None]
 
     def members(centres):
-        cross = jnp.einsum("nmd,nkd->nmk", points, centres)
-        squares = jnp.square(centres).sum(-1)[:, None, :] - 2 * cross
-        nearest = jnp.where(present[:, None, :], squares, jnp.inf).argmin(-1)
-        return jax.nn.one_hot(nearest, present.shape[1], dtype=points.dtype) * counts[..., None]
+        squares = jnp.square(centres).sum(-1)[:, :, None] - 2 * _products(centres, points)
+        nearest = jnp.where(present[:, :, None], squares, jnp.inf).argmin(1)
+        return jnp.where(nearest[:, None, :] == number, counts[:, None, :], 0.0)
 
     def lloyd(_, centres):
-        share = members(centres)
-        mass = share.sum(1)
-        moved = jnp.einsum("nmk,nmd->nkd", share, points) / jnp.maximum(mass, EMPTY)[..., None]
+        mass, first, _ = _sums(members(centres), centres, points, only_means=True)
+        moved = centres + first / jnp.maximum(mass, EMPTY)[..., None]
         return jnp.where((mass > EMPTY)[..., None], moved, centres)
 
     centres = jax.lax.fori_loop(0, LLOYD_STEPS, lloyd, centres)
-    share = members(centres)
-    delta = points[:, :, None, :] - centres[:, None, :, :]
-    second = jnp.einsum("nmk,nmki,nmkj->nkij", share, delta, delta)
-    first = jnp.einsum("nmk,nmki->nki", share, delta)
-    nodes, k, d = centres.shape
+    mass, first, second = _sums(members(centres), centres, points)
+    nodes, k = centres.shape[:2]
     eye = jnp.broadcast_to(jnp.eye(d, dtype=points.dtype), (nodes, k, d, d))
     blank = Mixture(jnp.where(present, 1.0, 0.0).astype(points.dtype), centres, eye)
-    s = Statistics(jnp.zeros(nodes, points.dtype), share.sum(1), first, second)
+    s = Statistics(jnp.zeros(nodes, points.dtype), mass, first, second)
     return m_step(blank, s, ridge, prior)
+
+
+def _products(centres: Float[Array, "nodes k d"], points: Rows) -> Float[Array, "nodes k m"]:
+    """Every centre times every point."""
+    d = centres.shape[-1]
+    if d > WRITTEN_OUT:
+        return jnp.einsum("nkd,nmd->nkm", centres, points)
+    return sum_of(centres[:, :, i, None] * points[:, None, :, i] for i in range(d))
+
+
+def _sums(
+    share: Float[Array, "nodes k m"], centres, points: Rows, only_means: bool = False
+) -> tuple[Array, Array, Array | None]:
+    """Mass, first and second moments of the points about the centres, each point by its share."""
+    d = centres.shape[-1]
+    if d > UNROLLED:
+        delta = points[:, None] - centres[:, :, None]
+        first = jnp.einsum("nkm,nkmi->nki", share, delta)
+        second = None if only_means else jnp.einsum("nkm,nkmi,nkmj->nkij", share, delta, delta)
+        return share.sum(-1), first, second
+    delta = [points[:, None, :, i] - centres[:, :, i, None] for i in range(d)]
+    first = [share * delta[i] for i in range(d)]
+    second = [first[i] * delta[j] for i in range(0 if only_means else d) for j in range(i + 1)]
+    mass, *sums = sum_together([share, *first, *second], axis=2)
+    first, triangle = jnp.stack(sums[:d], axis=-1), iter(sums[d:])
+    if only_means:
+        return mass, first, None
+    return mass, first, symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)])
 
 
 def penalised(
@@ -98,6 +129,27 @@ def penalised(
     return jnp.where(jnp.isfinite(score), score, -jnp.inf)
 
 
+def scored_fit(
+    start: Mixture,
+    points: Rows,
+    counts: RowWeights,
+    n_steps: int,
+    ridge: float | Array,
+    prior: ShapePrior | None,
+) -> tuple[Mixture, Float[Array, " nodes"]]:
+    """EM from a start, and the `penalised` likelihood it reaches."""
+    theta = expectation_maximisation(start, points, counts, n_steps, 1e-7, ridge, prior).theta
+    likelihood = total_gain(log_densities(theta, points), counts)
+    strength = 0.0 if prior is None else prior.strength
+    return theta, penalised(theta, likelihood, counts, strength)
+
+
+def best_of(thetas: Mixture, scores: Float[Array, "candidates nodes"]) -> Mixture:
+    """Each node's best candidate (leading axis), the first of equals."""
+    best = scores.argmax(0)
+    return jax.tree.map(lambda part: part[best, jnp.arange(len(best))], thetas)
+
+
 def best_fit(
     candidates: Mixture,
     points: Rows,
@@ -107,16 +159,8 @@ def best_fit(
     prior: ShapePrior | None,
 ) -> Mixture:
     """EM from each candidate (leading axis), one after another; the best by `penalised`."""
-
-    def one(start: Mixture):
-        theta = expectation_maximisation(start, points, counts, n_steps, 1e-7, ridge, prior).theta
-        likelihood = total_gain(log_densities(theta, points), counts)
-        strength = 0.0 if prior is None else prior.strength
-        return theta, penalised(theta, likelihood, counts, strength)
-
-    thetas, scores = jax.lax.map(one, candidates)
-    best = scores.argmax(0)
-    return jax.tree.map(lambda part: part[best, jnp.arange(len(best))], thetas)
+    one = lambda start: scored_fit(start, points, counts, n_steps, ridge, prior)
+    return best_of(*jax.lax.map(one, candidates))
 
 
 def fresh_starts(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from fedmixtures._types import Array, PerNode, PerSlot, Rows, RowWeights
 from fedmixtures.methods.trust_then_pool.local import out_of_fold
@@ -66,15 +66,32 @@ def harmless(
 
 
 def gate(
-    neighbours: Mixture, rows_of_neighbours: PerSlot, own: OwnRows, settings: FitSettings
+    neighbours: Mixture,
+    rows_of_neighbours: PerSlot,
+    present: Bool[Array, "nodes s"],
+    own: OwnRows,
+    caution: float | Array,
+    settings: FitSettings,
 ) -> Float[Array, "nodes s 4"]:
-    """Both tests for every slot, one after another: gain and error of each."""
+    """Gain and error of both tests for every slot; zero where a test is not held.
 
-    def one(slot):
-        theta, rows = slot
-        tests = (*substitute(theta, own), *harmless(theta, rows, own, settings))
-        return jnp.stack(tests, axis=-1)
-
+    The harmless test is the dear one: a node holds it for its first neighbour that is no
+    substitute, its second, and so on to the last that any node of the block has.
+    """
     in_front = lambda part: jnp.moveaxis(part, 1, 0)
-    slots = jax.tree.map(in_front, neighbours), in_front(rows_of_neighbours)
-    return jnp.moveaxis(jax.lax.map(one, slots), 0, 1)
+    slots = jax.tree.map(in_front, neighbours)
+    found = jax.lax.map(lambda theta: jnp.stack(substitute(theta, own), axis=-1), slots)
+    first = jnp.moveaxis(found, 0, 1)
+    left = present & ~(first[..., 0] + caution * first[..., 1] > 0)
+    order, n_left = jnp.argsort(~left, axis=1, stable=True), left.sum(1)
+    nodes = jnp.arange(len(left))
+
+    def hold(turn, second):
+        slot = order[:, turn]
+        theta, rows = neighbours.at((nodes, slot)), rows_of_neighbours[nodes, slot]
+        test = jnp.stack(harmless(theta, rows, own, settings), axis=-1)
+        held = (turn < n_left)[:, None]
+        return second.at[nodes, slot].set(jnp.where(held, test, second[nodes, slot]))
+
+    second = jax.lax.fori_loop(0, n_left.max(), hold, jnp.zeros_like(first))
+    return jnp.concatenate([first, second], axis=-1)
