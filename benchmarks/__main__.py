@@ -1,4 +1,4 @@
-"""``python -m benchmarks run|scale|union|starts|fits``: each prints a table and writes JSON."""
+"""``python -m benchmarks run|scale|union|starts|fits|sigma-points``: tables, and JSON of them."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     fits = commands.add_parser("fits", help="1,000 local EM fits")
     fits.add_argument("--nodes", type=int, default=1000)
     fits.set_defaults(command=_fits)
+    points = commands.add_parser("sigma-points", help="error of KL without sampling")
+    points.set_defaults(command=_sigma_points)
     return parser
 
 
@@ -97,6 +99,13 @@ def _fits(args) -> None:
     from benchmarks.many import fits
 
     print(report.write(args.name or "fits", fits(args.nodes)))
+
+
+def _sigma_points(args) -> None:
+    from benchmarks import report
+    from benchmarks.sigma_points import errors
+
+    print(report.write(args.name or "sigma-points", errors()))
 
 
 main()
