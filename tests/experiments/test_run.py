@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedmixtures.experiments import pool
-from fedmixtures.experiments.config import load
-from fedmixtures.experiments.run import run, run_experiments
+from fedmixtures.experiments.config import NAMES, load
+from fedmixtures.experiments.results import Result
+from fedmixtures.experiments.run import command, run, run_experiments
 
 
 def small(problem):
@@ -70,3 +71,26 @@ def test_bad_arguments_are_refused_before_any_work(tmp_path):
     with pytest.raises(ValueError, match="`seeds` is 0"):
         run("table2", seeds=0, output=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_first_look_leaves_out_the_dearest_and_says_so():
+    digits = load("fig-digits")
+    look = digits.quickened()
+    assert {p.name for p in digits.problems} - {p.name for p in look.problems} == {
+        "Dir=0.5",
+        "Dir=10",
+    }
+    assert all(row in digits.rows for row in look.rows)
+    assert len(look.rows) == len(digits.rows) - 3
+    costs = load("table1")
+    assert max(costs.quickened().options["d"]) < max(costs.options["d"])
+    for name in NAMES:
+        experiment = load(name)
+        for left_out in experiment.quick.get("problems", []):
+            assert experiment.problem(left_out)  # a misspelt name leaves nothing out
+        for left_out in experiment.quick.get("rows", []):
+            assert experiment.row(left_out)
+    three, twenty = tuple(range(3)), tuple(range(20))
+    assert command(Result(look, three)) == "fedmixtures experiment fig-digits --quick"
+    assert command(Result(digits, three)) == "fedmixtures experiment fig-digits --seeds 3"
+    assert command(Result(digits, twenty)) == "fedmixtures experiment fig-digits"

@@ -12,7 +12,7 @@ def experiment(
     seeds: int | None = None,
     jobs: int | None = None,
     quick: bool = False,
-    output: Path = Path("results"),
+    output: Path | None = None,
 ) -> None:
     """Repeat an experiment of the paper, with its published numbers beside ours.
 
@@ -27,9 +27,10 @@ def experiment(
     jobs
         Worker processes of one thread each; one per core unless given.
     quick
-        Three seeds, for a first look.
+        A first look in about two minutes: three seeds, without what takes longest.
     output
-        Where tables, figures and numbers go. What was computed before is not computed again.
+        Where tables, figures and numbers go: results unless given, results/quick for a first look.
+        What was computed before is not computed again.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

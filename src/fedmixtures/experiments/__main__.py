@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", default="results")
+    parser.add_argument("--output")
     given = vars(parser.parse_args())
     begun = time.monotonic()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from typing import Any
 
@@ -106,6 +106,18 @@ class Experiment:
     rows: list[Row] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     """What only this kind of experiment knows."""
+    quick: dict[str, Any] = field(default_factory=dict)
+    """What a first look does otherwise: `options` in place of its own, and the `problems` and
+    `rows` it leaves out."""
+
+    def quickened(self) -> Experiment:
+        """The experiment as a first look sees it."""
+        left_out = self.quick.get("problems", []) + self.quick.get("rows", [])
+        stay = lambda entries: [entry for entry in entries if entry.name not in left_out]
+        options = {**self.options, **self.quick.get("options", {})}
+        return replace(
+            self, problems=stay(self.problems), rows=stay(self.rows), options=options, quick={}
+        )
 
     def problem(self, name: str) -> Problem:
         """The problem of this name."""

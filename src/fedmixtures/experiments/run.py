@@ -26,7 +26,7 @@ def run(
     seeds: int | None = None,
     jobs: int | None = None,
     quick: bool = False,
-    output: str | Path = "results",
+    output: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Run experiments and write their results below `output`; returns the folders.
@@ -40,11 +40,14 @@ def run(
     jobs
         Worker processes of one thread each; None takes one per core, 0 computes in this process.
     quick
-        Three seeds.
+        A first look: three seeds, without what takes longest (``[quick]`` of a configuration).
     output
-        Where results go. What was computed is kept in ``cells.jsonl`` there, and not again.
+        Where results go; None is ``results``, and ``results/quick`` for a first look. What was
+        computed is kept in ``cells.jsonl`` there, and not again.
     """
     experiments = [load(name) for name in _names(names)]
+    if quick:
+        experiments = [experiment.quickened() for experiment in experiments]
     if seeds is not None:
         _checks.whole("seeds", seeds)
     if jobs is not None:
@@ -53,7 +56,7 @@ def run(
         experiments,
         QUICK_SEEDS if quick and seeds is None else seeds,
         (os.cpu_count() or 1) if jobs is None else jobs,
-        Path(output),
+        Path(output or ("results/quick" if quick else "results")),
         progress,
     )
 
@@ -100,9 +103,12 @@ def write(result: Result, module: ModuleType, output: Path) -> Path:
 
 def command(result: Result) -> str:
     """The command that gives this result."""
-    n, usual = len(result.seeds), result.experiment.n_seeds
-    seeds = "" if n == usual else f" --seeds {n}"
-    return f"fedmixtures experiment {result.experiment.name}{seeds}"
+    own, n = result.experiment, len(result.seeds)
+    how = "" if n == own.n_seeds else f" --seeds {n}"
+    known = own.name in (*NAMES, *BEYOND)
+    if known and n in (QUICK_SEEDS, own.n_seeds) and own == load(own.name).quickened():
+        how = " --quick"
+    return f"fedmixtures experiment {own.name}{how}"
 
 
 def page(result: Result, module: ModuleType, made: dict) -> str:
