@@ -60,9 +60,8 @@ def test_a_trusted_summary_improves_the_fit():
         rows, counts, summaries = problem()
         settings, key = FitSettings(ShapePrior(), 1e-3, 3), jax.vmap(jr.key)(jnp.asarray([3]))
         errors = []
-        refit = jax.jit(
-            lambda start, present, pool: joint_refit(key, [start], present, pool, settings)
-        )
+        present = jnp.ones((1, 3), bool)
+        refit = jax.jit(lambda start, pool: joint_refit(key, [start], present, pool, settings))
         for trusted in (False, True):
             pool = pool_of(
                 rows,
