@@ -44,7 +44,7 @@ def centre_gpu(
     k, d, dtype = own.n_components, own.n_features, own.means.dtype
     blocks = jnp.stack([jnp.asarray(block, dtype) for block in block_weights])
     parts = (*own.parts, *pairs.neighbours.parts, weight, tiles_gpu.in_use(weight))
-    arrays = list(map(tiles_gpu.whole_tiles, parts))
+    arrays = [*map(tiles_gpu.flat, parts[:-1]), tiles_gpu.whole_tiles(parts[-1])]
     results = [*arrays[:3], arrays[-1], arrays[-1]]  # the offset, total and scatter
     *offset, total, scatter = pl.pallas_call(
         partial(_kernel, k=k, d=d),
@@ -54,7 +54,9 @@ def centre_gpu(
         out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
         **tiles_gpu.options(interpret),
     )(blocks, *arrays)
-    return Centre(own, Mixture(*(part[:nodes] for part in offset)), total[:nodes], scatter[:nodes])
+    pairs = zip(offset, own.parts, strict=True)
+    offset = Mixture(*(new[:nodes].reshape(part.shape) for new, part in pairs))
+    return Centre(own, offset, total[:nodes], scatter[:nodes])
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
@@ -76,46 +78,32 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
     compare(kernel, plain, dtype, own, neighbours, weight)
 
 
-def _kernel(
-    block_ref,
-    weights_ref,
-    means_ref,
-    covariances_ref,
-    their_weights_ref,
-    their_means_ref,
-    their_covariances_ref,
-    edge_ref,
-    in_use_ref,
-    *out_refs,
-    k: int,
-    d: int,
-):
+def _kernel(block_ref, *refs, k: int, d: int):
     """Centres of one tile of nodes; every value below is a vector over the tile."""
+    edge_ref, in_use_ref, *out_refs = refs[6:]
     triangle = [(i, j) for i in range(d) for j in range(i + 1)]
     in_weights, in_means, in_covariances = (block_ref[i] for i in range(3))
     # Entries off the diagonal stand twice in the matrix.
     twice = [in_covariances if i == j else 2 * in_covariances for i, j in triangle]
     scales = [in_weights, *[in_means] * d, *twice]
-    own = [
-        [
-            weights_ref[:, c],
-            *(means_ref[:, c, i] for i in range(d)),
-            *(covariances_ref[:, c, i, j] for i, j in triangle),
-        ]
-        for c in range(k)
-    ]
+
+    def read(refs, slot):
+        """Weight, mean and lower triangle of every component of the mixtures in a slot."""
+        weights_ref, means_ref, covariances_ref = refs
+        found = []
+        for c in range(k):
+            at = slot * k + c
+            means = [means_ref[:, at * d + i] for i in range(d)]
+            entries = [covariances_ref[:, (at * d + i) * d + j] for i, j in triangle]
+            found.append([weights_ref[:, at], *means, *entries])
+        return found
+
+    own = read(refs[:3], 0)
     zero = jnp.zeros_like(own[0][0])
 
     def one_slot(slot, carry):
         sums, scatter, total = carry
-        theirs = [
-            [
-                their_weights_ref[:, slot, c],
-                *(their_means_ref[:, slot, c, i] for i in range(d)),
-                *(their_covariances_ref[:, slot, c, i, j] for i, j in triangle),
-            ]
-            for c in range(k)
-        ]
+        theirs = read(refs[3:6], slot)
         away = lambda c, e: zip(scales, own[c], theirs[e], strict=True)
         cost = [
             [sum_of(scale * ((a - b) * (a - b)) for scale, a, b in away(c, e)) for e in range(k)]
@@ -146,11 +134,10 @@ def _kernel(
         scatter = scatter - sum_of(squares)
         offset_weights[:, c] = offset[0]
         for i in range(d):
-            offset_means[:, c, i] = offset[1 + i]
+            offset_means[:, c * d + i] = offset[1 + i]
         for (i, j), entry in zip(triangle, offset[1 + d :], strict=True):
-            offset_covariances[:, c, i, j] = entry
-            if i != j:
-                offset_covariances[:, c, j, i] = entry
+            for at in {(i, j), (j, i)}:
+                offset_covariances[:, (c * d + at[0]) * d + at[1]] = entry
     total_ref[...] = total
     scatter_ref[...] = jnp.maximum(scatter, 0.0)
 

@@ -48,13 +48,12 @@ def drawn_gpu(pairs: Undrawn, weight: PerSlot, n: int, *, interpret: bool = Fals
     k, d = pairs.neighbours.n_components, pairs.neighbours.n_features
     dtype = parts[1].dtype
     per_node = (*parts, jr.key_data(pairs.keys), weight, tiles_gpu.in_use(weight))
-    *arrays, weight, in_use = map(tiles_gpu.whole_tiles, per_node)
+    arrays = [tiles_gpu.flat(part) for part in per_node[:-2]]
+    weight, in_use = map(tiles_gpu.whole_tiles, per_node[-2:])
     places = len(weight)
     used = jnp.arange(slots)[:, None] < in_use.reshape(1, -1, TILE).max(-1)
     steps = jnp.where(used, n, 0).astype(jnp.int32)  # none in slots that no node of a tile has
-    slot_of = lambda part: pl.BlockSpec(
-        (TILE, 1, *part.shape[2:]), lambda s, i: (i, s, *[0] * (part.ndim - 2))
-    )
+    slot_of = lambda part: pl.BlockSpec((TILE, part.shape[1] // slots), lambda s, i: (i, s))
     points, log_density = pl.pallas_call(
         partial(_kernel, n=n, k=k, d=d),
         grid=(slots, places // TILE),
@@ -116,12 +115,12 @@ def _kernel(
     d: int,
 ):
     """Points of one slot for one tile of nodes; every value below is a vector over the tile."""
-    weights = [weights_ref[:, 0, c] for c in range(k)]
-    means = [[means_ref[:, 0, c, i] for i in range(d)] for c in range(k)]
+    weights = [weights_ref[:, c] for c in range(k)]
+    means = [[means_ref[:, c * d + i] for i in range(d)] for c in range(k)]
     cumulative = weights[:1]
     for weight in weights[1:]:
         cumulative.append(cumulative[-1] + weight)
-    entry = lambda c, i, j: covariances_ref[:, 0, c, i, j]
+    entry = lambda c, i, j: covariances_ref[:, (c * d + i) * d + j]
     factors, inverses, constants = [], [], []
     for c in range(k):
         of_c = partial(entry, c)
@@ -129,7 +128,7 @@ def _kernel(
         factors.append(cholesky_entries([[of_c(i, j) for j in range(i + 1)] for i in range(d)]))
         inverses.append([one for row in inverse for one in row])
         constants.append(constant)
-    key = [key_ref[:, 0, 0], key_ref[:, 0, 1]]
+    key = [key_ref[:, 0], key_ref[:, 1]]
 
     def one_point(r, total):
         even, noise = _standard(r, key, d, weights[0].dtype)

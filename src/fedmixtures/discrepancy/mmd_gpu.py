@@ -19,29 +19,26 @@ from jaxtyping import Float
 
 from fedmixtures._types import Array, PerSlot
 from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
-from fedmixtures.discrepancy.mmd_pairs_gpu import any_features, two_features
+from fedmixtures.discrepancy.mmd_pairs_gpu import any_features, band_table, two_features
 from fedmixtures.mixture import tiles_gpu
-from fedmixtures.mixture.linear import lower_triangle
+from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.tiles_gpu import TILE, nodes_last
 from fedmixtures.mixture.trial import compare, some_mixtures
 
 MOST_FEATURES = 10
 """A thread's registers hold no larger matrix."""
-SIDE_BY_SIDE = 8
-"""Up to so many components of a neighbour are written out one after another."""
 
 
 class GpuAtoms(eqx.Module):
-    """Neighbours as the kernel reads them, laid out once per round: (slots * k, fields, nodes)."""
+    """Neighbours as the kernel reads them, laid out once per round: (slots * k * fields, nodes)."""
 
-    fields: Float[Array, "atoms fields nodes"]
+    fields: Float[Array, "numbers nodes"]
 
     @classmethod
     def of(cls, neighbours: Mixture) -> GpuAtoms:
         """Mixtures (nodes, slots, k, ...) with the node axis last, padded to whole tiles."""
-        stacked = _stacked(neighbours)
-        return cls(stacked.reshape(-1, *stacked.shape[-2:]))
+        return cls(_fields(neighbours))
 
 
 def atom_sums_gpu(
@@ -50,31 +47,29 @@ def atom_sums_gpu(
     """`mmd_kernels.atom_sums` on a GPU: `weight` is that of the edges, positive."""
     nodes = len(weight)
     k, d, dtype = own.n_components, own.n_features, own.means.dtype
-    sigmas = jnp.stack([jnp.asarray(sigma, dtype) for sigma in bandwidths])
     # Every program reads all components of its nodes: turned about once they are read quickly.
-    fields = _stacked(own)
-    per_node = [tiles_gpu.whole_tiles(part) for part in (weight, tiles_gpu.in_use(weight))]
-    of_one = lambda part: pl.BlockSpec(
-        (TILE, 1, *part.shape[2:]), lambda c, i: (i, c, *[0] * (part.ndim - 2))
-    )
-    places = len(per_node[0])
-    shapes = [(places, k), (places, k), (places, k, d), (places, k, d, d)]
-    results = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    mine = _fields(own)
+    factors = nodes_last(jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1))
+    others = atoms.fields if d == 2 else jnp.concatenate([mine, atoms.fields])
+    arrays = (mine, others, factors, nodes_last(tiles_gpu.in_use(weight)))
+    widths = [1, 1, d, d * (d + 1) // 2]
+    places = mine.shape[-1]
     sums = pl.pallas_call(
-        partial(_kernel, k=k, d=d),
+        partial(_kernel, k=k, d=d, functions=tiles_gpu.functions(dtype, interpret)),
         grid=(k, places // TILE),
         in_specs=[
-            pl.BlockSpec((len(bandwidths),), lambda c, i: (0,)),
-            pl.BlockSpec((1, fields.shape[1], TILE), lambda c, i: (c, 0, i)),
-            tiles_gpu.trailing(fields),
-            *map(tiles_gpu.leading, per_node),
-            tiles_gpu.trailing(atoms.fields),
+            pl.BlockSpec((3, len(bandwidths)), lambda c, i: (0, 0)),
+            pl.BlockSpec((len(mine) // k, TILE), lambda c, i: (c, i)),
+            *map(tiles_gpu.trailing, arrays),
         ],
-        out_specs=list(map(of_one, results)),
-        out_shape=results,
+        out_specs=[pl.BlockSpec((TILE, width), lambda c, i: (i, c)) for width in widths],
+        out_shape=[jax.ShapeDtypeStruct((places, k * width), dtype) for width in widths],
         **tiles_gpu.options(interpret),
-    )(sigmas, fields, fields, *per_node, atoms.fields)
-    return tuple(part[:nodes] for part in sums)
+    )(band_table(bandwidths, dtype), mine, *arrays)
+    own_kernels, neighbour_kernels, means, triangle = (part[:nodes] for part in sums)
+    entries = iter(jnp.moveaxis(triangle.reshape(nodes, k, -1), -1, 0))
+    covariances = symmetric([[next(entries) for _ in range(i + 1)] for i in range(d)])
+    return own_kernels, neighbour_kernels, means.reshape(nodes, k, d), covariances
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
@@ -97,68 +92,54 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
     compare(kernel, plain, dtype, own, neighbours, weight)
 
 
-def _stacked(mixture: Mixture) -> jax.Array:
-    """Weight, means, lower triangle of the covariance: (..., k, fields, nodes), whole tiles."""
-    d = mixture.n_features
+def _fields(mixture: Mixture) -> jax.Array:
+    """Weight, mean and lower triangle of the covariance of all components, nodes last."""
     triangle = [entry for row in lower_triangle(mixture.covariances) for entry in row]
-    fields = [mixture.weights, *(mixture.means[..., i] for i in range(d)), *triangle]
-    return jnp.stack([nodes_last(field) for field in fields], axis=-2)
+    weights, triangle = mixture.weights[..., None], jnp.stack(triangle, axis=-1)
+    packed = jnp.concatenate([weights, mixture.means, triangle], axis=-1)
+    return nodes_last(packed.reshape(len(packed), -1))
 
 
-def _kernel(sigma_ref, mine_ref, own_ref, weight_ref, in_use_ref, atom_ref, *out_refs, k, d):
+def _kernel(
+    band_ref, mine_ref, own_ref, atom_ref, factor_ref, in_use_ref, *out_refs, k, d, functions
+):
     """Sums of one component for one tile of nodes; every value below is a vector over the tile."""
-    n_fields = mine_ref.shape[1]
-    mine = [mine_ref[0, f, :] for f in range(1, n_fields)]
+    n_fields = len(mine_ref)
+    mine = [mine_ref[f, :] for f in range(1, n_fields)]
     zero = jnp.zeros_like(mine[0])
-    in_use = in_use_ref[...].max()
-    degree = jax.lax.fori_loop(0, in_use, lambda slot, total: total + weight_ref[:, slot], zero)
     start = [zero] * n_fields
-    read = lambda ref, a: [ref[a, f, :] for f in range(n_fields)]
+    in_use = in_use_ref[...].max()
+    read = lambda ref, a: [ref[a * n_fields + f, :] for f in range(n_fields)]
 
     def one_atom(a, totals):
         """Own components come first, then those of the neighbours: one body to compile."""
         before, here = totals
-        is_own = a < k
-        place = jnp.maximum(a - k, 0)
-        both = zip(read(own_ref, jnp.minimum(a, k - 1)), read(atom_ref, place), strict=True)
-        atom = [jnp.where(is_own, x, y) for x, y in both]
-        edge = jnp.where(is_own, degree, -weight_ref[:, place // k])
-        after = any_features(here, mine, atom[1:], edge * atom[0], sigma_ref)
-        return jnp.where(is_own, after[0], before), after
+        weight, *atom = read(atom_ref, a)
+        factor = factor_ref[jax.lax.div(a, np.int32(k)), :] * weight
+        after = any_features(here, mine, atom, factor, band_ref, functions)
+        return jnp.where(a < k, after[0], before), after
 
-    def one_own(a, totals):
-        atom = read(own_ref, a)
-        return two_features(totals, mine, atom[1:], degree * atom[0], sigma_ref)
+    def one_node(ref, first, edge, totals):
+        def one_component(e, totals):
+            weight, *atom = read(ref, first + e)
+            return two_features(totals, mine, atom, edge * weight, bands, functions)
+
+        return jax.lax.fori_loop(0, k, one_component, totals)
 
     def one_slot(slot, totals):
-        """All components of a neighbour: the later ones are read while the first is worked on."""
-        edge = -weight_ref[:, slot]
-
-        def one_neighbour(e, totals):
-            atom = read(atom_ref, slot * k + e)
-            return two_features(totals, mine, atom[1:], edge * atom[0], sigma_ref)
-
-        return jax.lax.fori_loop(0, k, one_neighbour, totals, unroll=k <= SIDE_BY_SIDE)
+        return one_node(atom_ref, slot * k, factor_ref[slot + 1, :], totals)
 
     if d == 2:  # two loops are quicker; where the body is long, compiling it twice is not
-        totals = jax.lax.fori_loop(0, k, one_own, start)
+        bands = [(band_ref[1, b], band_ref[2, b]) for b in range(band_ref.shape[1])]
+        totals = one_node(own_ref, 0, factor_ref[0, :], start)
         own_kernels = totals[0]
         totals = jax.lax.fori_loop(0, in_use, one_slot, totals)
     else:
         own_kernels, totals = jax.lax.fori_loop(0, k + k * in_use, one_atom, (zero, start))
-    _write(out_refs, own_kernels, totals, d)
-
-
-def _write(out_refs, own_kernels, totals, d: int) -> None:
-    own_ref, other_ref, means_ref, covariances_ref = out_refs
-    own_ref[:, 0] = own_kernels
-    other_ref[:, 0] = totals[0] - own_kernels
+    own_out, other_out, means_out, triangle_out = out_refs
+    own_out[:, 0] = own_kernels
+    other_out[:, 0] = totals[0] - own_kernels
     for i in range(d):
-        means_ref[:, 0, i] = totals[1 + i]
-    entries = iter(totals[1 + d :])
-    for i in range(d):
-        for j in range(i + 1):
-            half = 0.5 * next(entries)
-            covariances_ref[:, 0, i, j] = half
-            if i != j:
-                covariances_ref[:, 0, j, i] = half
+        means_out[:, i] = totals[1 + i]
+    for i, entry in enumerate(totals[1 + d :]):
+        triangle_out[:, i] = 0.5 * entry

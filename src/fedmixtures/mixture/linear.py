@@ -197,6 +197,8 @@ def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[ja
     them out anew for each sum; one reduction with many results does it once.
     """
     axes = (axis,) if isinstance(axis, int) else axis
+    if on_gpu():  # there XLA joins sums by itself, and works them out by more threads than so
+        return [term.sum(axes) for term in terms]
     zeros = [jnp.zeros((), term.dtype) for term in terms]
     return list(
         jax.lax.reduce(

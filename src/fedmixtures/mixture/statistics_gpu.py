@@ -20,7 +20,7 @@ from fedmixtures.mixture import tiles_gpu
 from fedmixtures.mixture.gradient import gradient_entries
 from fedmixtures.mixture.linear import inverse_cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.tiles_gpu import TILE, leading, nodes_last, trailing
+from fedmixtures.mixture.tiles_gpu import TILE, Functions, leading, nodes_last, trailing
 from fedmixtures.mixture.trial import compare, some_mixtures
 
 LOG_2PI, LOG2_E, LOG_2 = 1.8378770664093453, 1.4426950408889634, 0.6931471805599453
@@ -58,7 +58,7 @@ def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = Fal
     ]
     arrays = (own, rows.x, rows.weight, rows.in_use)
     sums, log_likelihood = pl.pallas_call(
-        partial(_kernel, k=k, d=d),
+        partial(_kernel, k=k, d=d, functions=tiles_gpu.functions(means.dtype, interpret)),
         grid=(places // TILE,),
         in_specs=list(map(trailing, arrays)),
         out_specs=list(map(trailing, results)),
@@ -68,17 +68,19 @@ def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = Fal
     return log_likelihood[:nodes], sums[..., :nodes]
 
 
-def _kernel(own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, k: int, d: int):
+def _kernel(
+    own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, k: int, d: int, functions
+):
     """Sums of one tile of nodes; every value below is a vector over the tile."""
     own = [[own_ref[c, f, :] for f in range(own_ref.shape[1])] for c in range(k)]
-    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d)
+    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d, functions)
     log_likelihood_ref[...] = log_likelihood
     for c in range(k):
         for i, total in enumerate(totals[c]):
             sums_ref[c, i, :] = total
 
 
-def _row_sums(own, x_ref, w_ref, in_use_ref, d: int):
+def _row_sums(own, x_ref, w_ref, in_use_ref, d: int, functions: Functions):
     """Log-likelihood, and mass and moments of each component, over the rows of one tile.
 
     `own` lists for each component the constant, the means and the flat factor. Exponents count in
@@ -102,7 +104,7 @@ def _row_sums(own, x_ref, w_ref, in_use_ref, d: int):
         top = log_joint[0]
         for value in log_joint[1:]:
             top = jnp.maximum(top, value)
-        unnormalised = [jnp.exp2(value - top) for value in log_joint]
+        unnormalised = [functions.exp2(value - top) for value in log_joint]
         total = sum_of(unnormalised)
         scale = w / total
         new = []
@@ -111,27 +113,30 @@ def _row_sums(own, x_ref, w_ref, in_use_ref, d: int):
             moments = [share, *(share * delta[c][i] for i in range(d))]
             moments += [share * (delta[c][i] * delta[c][j]) for i, j in pairs]
             new.append([t + moment for t, moment in zip(totals[c], moments, strict=True)])
-        return ahead, log_likelihood + w * (LOG_2 * top + jnp.log(total)), new
+        return ahead, log_likelihood + w * (top + functions.log2(total)), new
 
     start = (read(jnp.int32(0)), zero, [[zero] * (1 + d + len(pairs)) for _ in range(k)])
-    return jax.lax.fori_loop(0, in_use_ref[...].max(), one_row, start)[1:]
+    _, log_likelihood, totals = jax.lax.fori_loop(0, in_use_ref[...].max(), one_row, start)
+    return LOG_2 * log_likelihood, totals
 
 
 def nll_gpu(theta: Mixture, rows: GpuRows, *, interpret: bool = False):
     """`statistics.nll_and_gradient` of every node as one kernel, mixtures read as they stand."""
     nodes, k, d = theta.means.shape
-    parts = list(map(tiles_gpu.whole_tiles, theta.parts))
+    dtype = theta.means.dtype
+    parts = list(map(tiles_gpu.flat, theta.parts))
     results = [*parts, parts[0][:, 0]]
     arrays = (rows.x, rows.weight, rows.in_use)
     *gradient, nll = pl.pallas_call(
-        partial(_gradient_kernel, k=k, d=d),
+        partial(_gradient_kernel, k=k, d=d, functions=tiles_gpu.functions(dtype, interpret)),
         grid=(rows.x.shape[-1] // TILE,),
         in_specs=[*map(leading, parts), *map(trailing, arrays)],
         out_specs=list(map(leading, results)),
-        out_shape=[jax.ShapeDtypeStruct(part.shape, theta.means.dtype) for part in results],
+        out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
         **tiles_gpu.options(interpret),
     )(*parts, *arrays)
-    return nll[:nodes], Mixture(*(part[:nodes] for part in gradient))
+    pairs = zip(gradient, theta.parts, strict=True)
+    return nll[:nodes], Mixture(*(new[:nodes].reshape(part.shape) for new, part in pairs))
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
@@ -149,18 +154,18 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
 
 
 def _gradient_kernel(
-    weights_ref, means_ref, covariances_ref, x_ref, w_ref, in_use_ref, *out_refs, k: int, d: int
+    weights_ref, means_ref, covariances_ref, x_ref, w_ref, in_use_ref, *out_refs, k, d, functions
 ):
     own, factors = [], []
+    place = lambda c, i, j: (c * d + i) * d + j
     for c in range(k):
         weight = weights_ref[:, c]
-        factor, constant = factor_and_constant(
-            weight, lambda i, j, c=c: covariances_ref[:, c, i, j], d
-        )
+        entry = lambda i, j, c=c: covariances_ref[:, place(c, i, j)]
+        factor, constant = factor_and_constant(weight, entry, d)
         factors.append(factor)
-        means = [means_ref[:, c, i] for i in range(d)]
+        means = [means_ref[:, c * d + i] for i in range(d)]
         own.append([constant, *means, *(entry for row in factor for entry in row)])
-    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d)
+    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d, functions)
     out_weights, out_means, out_covariances, out_nll = out_refs
     out_nll[...] = -log_likelihood
     for c in range(k):
@@ -171,11 +176,9 @@ def _gradient_kernel(
         out_weights[:, c] = jnp.where(weight > 0, -mass / jnp.where(weight > 0, weight, 1.0), 0.0)
         means, covariances = gradient_entries(factors[c], mass, first, second)
         for i in range(d):
-            out_means[:, c, i] = means[i]
-            for j in range(i + 1):
-                out_covariances[:, c, i, j] = covariances[i][j]
-                if i != j:
-                    out_covariances[:, c, j, i] = covariances[i][j]
+            out_means[:, c * d + i] = means[i]
+            for j in range(d):
+                out_covariances[:, place(c, i, j)] = covariances[max(i, j)][min(i, j)]
 
 
 def factor_and_constant(weight, entry, d: int):
