@@ -35,6 +35,7 @@ PER_TASK, PER_UNION, PER_LARGE_UNION = 40, 160, 20
 """Runs in one task at most: computed one by one, in a union, in a union of large mixtures."""
 LARGE = 5
 """Mixtures of more components than this are large."""
+MANY_NODES = 10_000
 DEAR = {"gtv-mmd": 2, "gtv-kl": 3, "gtv-euclidean": 1}
 
 
@@ -103,8 +104,10 @@ def _dimension(cell: Cell) -> Any:
 
 
 def _cost(work: Work) -> float:
-    """A guess: the digits take longest, then whatever has most runs."""
+    """A guess: networks of many nodes and the digits take longest, then whatever has most runs."""
     settings = work[0][0].settings
+    if settings.get("n_nodes", 0) > MANY_NODES:
+        return float(settings["n_nodes"])
     dear = DEAR.get(settings.get("method", ""), 0.1)
     return len(work) * dear * (10 if settings.get("n_components", 0) > LARGE else 1)
 

@@ -32,7 +32,6 @@ def _cells(experiment: Experiment) -> dict[tuple[str, int], Cell]:
             n_rounds=experiment.n_rounds,
             n_nodes=n,
             degree=min(options["degree"], n - 1),
-            gpu_only=n > options["largest_on_cpu"],
             method=row.method,
         )
         for row in experiment.rows
@@ -56,19 +55,17 @@ def markdown(result: Result) -> str:
     for row in experiment.rows:
         found = [result.extra[row.name][str(n)] for n in sizes]
         devices |= {numbers["device"] for numbers in found}
-        known = next(numbers["bytes"] for numbers in found if numbers["bytes"] is not None)
-        lines.append([row.label, str(known), *(_seconds(numbers) for numbers in found)])
+        lines.append([row.label, str(found[0]["bytes"]), *(_seconds(one) for one in found)])
     header = ["Method", "bytes per edge, direction and round", *(f"n = {n:,}" for n in sizes)]
     words = (
-        f"Seconds of a whole solve of {experiment.n_rounds} rounds in float64 after compilation "
-        f"(with it, in brackets), on {', '.join(sorted(devices))}."
+        f"Seconds (on a CPU those of the processor, one thread) of a whole solve of "
+        f"{experiment.n_rounds} rounds in float64 after compilation (of the first solve, with it, "
+        f"in brackets), on {', '.join(sorted(devices))}."
     )
     return f"{words}\n\n{tables.markdown_table(header, lines)}"
 
 
 def _seconds(numbers: dict[str, Any]) -> str:
-    if numbers["seconds"] is None:
-        return tables.NOTHING
     return f"{numbers['seconds']:.3g} ({numbers['first']:.3g})"
 
 

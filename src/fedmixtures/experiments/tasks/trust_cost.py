@@ -21,28 +21,30 @@ MEAN_SCALE = 5.0
 
 
 def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[dict[str, Any]]:
-    """Seconds of the second of two equal solves (the first compiles), bytes per edge and round."""
+    """Seconds of the second of two equal solves (the first compiles), bytes per edge and round.
+
+    On a CPU the processor's seconds.
+    """
     for settings, seed in runs:
         yield _measure(settings, seed)
 
 
 def _measure(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     device = jax.devices()[0].device_kind
-    if settings["gpu_only"] and jax.default_backend() == "cpu":
-        return {"seconds": None, "bytes": None, "device": device, "status": "left out"}
+    # A core may be shared with others, a GPU's time is not seen by the processor's clock.
+    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     data, network, theta = _nodes(settings, seed)
     method = bounded(METHODS[settings["method"]](), data, [settings["k"]] * data.n_nodes)
     options = Options(settings["n_rounds"], seed=seed)
-    wall, processor = [], []
+    seconds, begun = [], time.perf_counter()
     for _ in range(2):
-        begun, busy = time.perf_counter(), time.process_time()
+        start = clock()
         solution = quiet_solve(method, data, network, theta, options)
-        wall.append(time.perf_counter() - begun)
-        processor.append(time.process_time() - busy)
+        seconds.append(clock() - start)
     return {
-        "seconds": wall[-1],
-        "processor": processor[-1],
-        "first": wall[0],
+        "seconds": seconds[-1],
+        "first": seconds[0],
+        "wall": time.perf_counter() - begun,
         "bytes": solution.traffic.message_bytes,
         "device": device,
         "status": "completed",
