@@ -1,4 +1,4 @@
-"""``python -m benchmarks run|scale|union|starts|fits|sigma-points``: tables, and JSON of them."""
+"""``python -m benchmarks run|scale|limits|cores|cold|...``: tables, and JSON of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ def main() -> None:
     """Read the command line; fix threads and core before JAX, NumPy or PyTorch are imported."""
     args = _parser().parse_args()
     flags = [os.environ.get("XLA_FLAGS", "")]
-    if not args.all_cores:
+    if args.command is _cores:
+        os.environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)))
+    elif not args.all_cores and args.command is not _cold:
         for name in ("OMP", "MKL", "OPENBLAS"):
             os.environ[f"{name}_NUM_THREADS"] = "1"
         flags.append("--xla_cpu_multi_thread_eigen=false")
@@ -51,6 +53,18 @@ def _parser() -> argparse.ArgumentParser:
     fits = commands.add_parser("fits", help="1,000 local EM fits")
     fits.add_argument("--nodes", type=int, default=1000)
     fits.set_defaults(command=_fits)
+    limits = commands.add_parser("limits", help="distance from what one core could do")
+    limits.add_argument("--problems", default="S2,S4")
+    cores = commands.add_parser("cores", help="what more cores add")
+    cores.add_argument("--problems", default="S2,S4,S4@10000")
+    for measured, command in ((limits, _limits), (cores, _cores)):
+        measured.add_argument("--couplings", default="euclidean,kl,mmd")
+        measured.add_argument("--dtype", default="float64", choices=("float64", "float32"))
+        measured.add_argument("--repetitions", type=int, default=3)
+        measured.set_defaults(command=command)
+    cold = commands.add_parser("cold", help="new processes: help, first and second fit")
+    cold.add_argument("--repetitions", type=int, default=3)
+    cold.set_defaults(command=_cold)
     points = commands.add_parser("sigma-points", help="error of KL without sampling")
     points.set_defaults(command=_sigma_points)
     return parser
@@ -99,6 +113,29 @@ def _fits(args) -> None:
     from benchmarks.many import fits
 
     print(report.write(args.name or "fits", fits(args.nodes)))
+
+
+def _limits(args) -> None:
+    from benchmarks import report
+    from benchmarks.limits import limits
+
+    what = args.problems.split(","), args.couplings.split(","), args.dtype, args.repetitions
+    print(report.write(args.name or f"limits-{args.dtype}", limits(*what)))
+
+
+def _cores(args) -> None:
+    from benchmarks import report
+    from benchmarks.cores import cores
+
+    what = args.problems.split(","), args.couplings.split(","), args.dtype, args.repetitions
+    print(report.write(args.name or f"cores-{args.dtype}", cores(*what)))
+
+
+def _cold(args) -> None:
+    from benchmarks import report
+    from benchmarks.cold import cold
+
+    print(report.write(args.name or "cold", cold(args.repetitions)))
 
 
 def _sigma_points(args) -> None:
