@@ -9,7 +9,8 @@ import jax
 from benchmarks import ours
 from benchmarks.problems import problem
 from benchmarks.timing import interleaved
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solve import solve
 
 
 class Spread(ours.Solve):

@@ -23,7 +23,8 @@ from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solve import solve
 from fedmixtures.graph import sparse_random
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.mixture.precision import precision

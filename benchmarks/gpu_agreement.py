@@ -20,7 +20,8 @@ from benchmarks import report
 from benchmarks.gpu import FEASIBLE, problem
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.trial import outcomes
 

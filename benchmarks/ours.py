@@ -12,7 +12,8 @@ from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.mixture import Mixture

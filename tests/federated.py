@@ -97,7 +97,8 @@ class Sites:
 def engine_solution(job: Job, rows: dict, block_size: int | None):
     """The same job by the in-process engine."""
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.engine.solve import Options, solve
+    from fedmixtures.engine.options import Options
+    from fedmixtures.engine.solve import solve
     from fedmixtures.graph.convert import from_edges
 
     labels = tuple(sorted(rows))

@@ -8,7 +8,8 @@ import pytest
 from fedmixtures import Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import blocks
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring
 from fedmixtures.methods.base import Info, NodeProgram, Outgoing
 

@@ -7,7 +7,8 @@ import reference
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import blocks
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network
 from helpers import WIDE, Problem, assert_close, flat, name_of, problem, stack
 

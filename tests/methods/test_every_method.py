@@ -18,7 +18,8 @@ from fedmixtures import (
     load,
 )
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import METHODS, resolve_method
 from fedmixtures.graph.generate import complete, ring
 from fedmixtures.methods.base import HubProgram, NodeProgram

@@ -11,7 +11,8 @@ from fedmixtures import GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import shifted_blocks
 from fedmixtures.graph.generate import stochastic_blocks
-from fedmixtures.report.content import Findings, build_content
+from fedmixtures.report.content import build_content
+from fedmixtures.report.findings import Findings
 from fedmixtures.report.scores import Scores
 
 FLAGS = [

@@ -175,7 +175,7 @@ def test_a_thousand_nodes_open_in_a_second(opened):
 def _thousand_nodes():
     from fedmixtures.engine.solution import History
     from fedmixtures.graph.generate import sparse_random
-    from fedmixtures.report.content import Findings
+    from fedmixtures.report.findings import Findings
 
     rng = np.random.default_rng(0)
     n, k, d = 1000, 5, 2

@@ -19,7 +19,7 @@ from fedmixtures.io.checkpoint import read_checkpoint
 from fedmixtures.io.runs import CHECKPOINT, RunFolder
 from fedmixtures.methods.local import Local
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report.content import Findings
+from fedmixtures.report.findings import Findings
 from fedmixtures.report.scores import Scores
 
 LOOKS = 20

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedmixtures.engine.carriers import carrier_of
 from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
 from fedmixtures.engine.hosts import on_host
 from fedmixtures.engine.one_shot import fit_once
+from fedmixtures.engine.options import Options
 from fedmixtures.engine.shards import build_sharded_layout
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
 from fedmixtures.engine.watch import Trace, Trouble
@@ -34,31 +34,6 @@ CHUNK_CELLS = 200_000
 """Rounds times nodes in one device call, at most: what its record may hold."""
 FIRST_RATE, SMALLEST_RATE = 1.0, 1e-10
 """Where the search for a step size begins and gives up."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run, as opposed to what."""
-
-    n_rounds: int = 40
-    seed: int = 0
-    dtype: str = "float64"
-    block_size: int | None = None
-    """None lets the engine choose; 1 runs every node as a federation would."""
-    report_every: int | None = None
-    """Rounds between two looks at the run; None runs as many as fit in one call."""
-    on_round: Callable[[dict[str, float]], Any] | None = None
-    on_chunk: Callable[[int, Mixture], Any] | None = None
-    """Called with the round reached and all mixtures: at the start, then every `report_every`."""
-    on_checkpoint: Callable[[Checkpoint], Any] | None = None
-    """Called with what it takes to go on, every `report_every` rounds."""
-    resume: Checkpoint | None = None
-    """Go on from here."""
-    devices: tuple[jax.Device, ...] = ()
-    """Where to run: over all of these if they are several, else where JAX runs by default.
-    Only what neighbours send each other is spread; methods with a hub run on one."""
-    keep_nodes: bool = False
-    """Keep each node's fit and pull of every round."""
 
 
 def solve(

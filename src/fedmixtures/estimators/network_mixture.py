@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import History, Solution, Status
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.solve import solve
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned_orders
 from fedmixtures.estimators.devices import resolve_devices

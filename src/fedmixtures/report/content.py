@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedmixtures import __version__
-from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine.solution import Certificate, History
-from fedmixtures.graph.network import Network
+from fedmixtures.engine.solution import Certificate
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report import edges, layout, planes
+from fedmixtures.report.findings import Findings
 from fedmixtures.report.matching import matched_to_last
 from fedmixtures.report.scores import Scores
 
@@ -23,31 +20,6 @@ MOST_EDGES = 6000
 PACKED_NUMBERS = 1_200_000
 """Numbers for moving ellipses in one page, about 3 MB."""
 DENSITY_CELLS = 1_200_000
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a run found, in memory."""
-
-    theta: Mixture
-    """Final mixtures, stacked in the order of `data.labels`, components aligned."""
-    theta_scaled: Mixture
-    """The same in the units of the fit, where discrepancies are taken."""
-    network: Network
-    data: NodeData
-    features: tuple[str, ...]
-    history: History
-    method: Any
-    scores: Scores
-    snapshots: Mapping[int, Mixture] = field(default_factory=dict)
-    held_out: Mapping[int, float] = field(default_factory=dict)
-    """Mean held-out log-likelihood by round."""
-    certificate: Certificate | None = None
-    traffic: Any = None
-    trust: Any = None
-    """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine.solve import Options
+from fedmixtures.engine.options import Options
 from fedmixtures.experiments.tasks.fit import Run, feasible, quiet_solve
 from fedmixtures.experiments.tasks.union import Union
 from fedmixtures.graph.network import Network

@@ -15,8 +15,9 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import Scenario
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status
-from fedmixtures.engine.solve import Options, solve
+from fedmixtures.engine.solve import solve
 from fedmixtures.engine.watch import FAR
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.experiments.tasks import measure, problem

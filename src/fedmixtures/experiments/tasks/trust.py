@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import Status
-from fedmixtures.engine.solve import Options
 from fedmixtures.experiments.tasks import fit, measure
 from fedmixtures.experiments.tasks.ablations import PARTS
 from fedmixtures.experiments.tasks.lies import lying

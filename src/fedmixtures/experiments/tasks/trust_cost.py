@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.solve import Options
+from fedmixtures.engine.options import Options
 from fedmixtures.estimators.resolve import METHODS, bounded
 from fedmixtures.experiments.tasks.fit import quiet_solve
 from fedmixtures.graph import generate
