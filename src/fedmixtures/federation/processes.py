@@ -39,6 +39,11 @@ class Party:
                 start_new_session=True,
             )
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the supervisor has ended: it does after five restarts within minutes."""
+        return self._supervisor is not None and self._supervisor.poll() is not None
+
     def processes(self) -> list[psutil.Process]:
         """Everything of this party that runs, the supervisor first."""
         if self._supervisor is None:
