@@ -37,7 +37,8 @@ def test_mmd_sums_agree_with_the_cpu_kernel(d):
         own, neighbours = mixtures(rng, NODES, d=d), mixtures(rng, NODES, 5, d=d)
         wanted = jax.jit(discrepancy._sums)(own, neighbours, jnp.asarray(weight))
         on_gpu = jax.jit(partial(mmd_gpu.atom_sums_gpu, interpret=True))
-        found = on_gpu(own, mmd_gpu.GpuAtoms.of(neighbours), jnp.asarray(weight), (0.5, 2.0))
+        atoms = mmd_gpu.GpuAtoms.of(neighbours).weighed(jnp.asarray(weight))
+        found = on_gpu(own, atoms, (0.5, 2.0))
     for a, b in zip(wanted, found, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 

@@ -7,7 +7,7 @@ import pytest
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import blocks
 from fedmixtures.graph.generate import sparse_random
-from fedmixtures.init import kmeans
+from fedmixtures.init import kmeans, lloyd_gpu
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.mixture.precision import double, precision
 
@@ -55,6 +55,12 @@ def test_the_start_is_the_same(monkeypatch, digits):
         found = start.mixtures(data, [3, 2, 3, 3, 3, 2], 5, 0.0)
     for a, b in zip(wanted.parts, found.parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("k", "d"), [(3, 1), (4, 3)])
+def test_the_kernel_clusters_as_the_plain_form_does(k, d):
+    """Empty clusters too; differences beyond 1e-9 are an error."""
+    lloyd_gpu.trial(k, d, "float64", interpret=True)
 
 
 def test_too_few_distinct_rows_are_named(monkeypatch):

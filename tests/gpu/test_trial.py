@@ -1,16 +1,37 @@
 """Kernels are tried before they are relied on, and left out with a warning if they fail."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu, mmd_pairs_gpu
+from fedmixtures.init import lloyd_gpu
 from fedmixtures.mixture import statistics_gpu, trial
+from fedmixtures.mixture.precision import precision
+
+KERNELS = [euclidean_gpu, kl_gpu, mmd_gpu, statistics_gpu, lloyd_gpu]
 
 
-@pytest.mark.parametrize("module", [euclidean_gpu, kl_gpu, mmd_gpu, statistics_gpu])
+@pytest.mark.parametrize("module", KERNELS)
 def test_a_sound_kernel_passes_its_trial(module):
     module.trial(2, 2, "float32", interpret=True)
+
+
+@pytest.mark.parametrize("module", KERNELS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernels_can_be_written_for_a_gpu(monkeypatch, module, dtype):
+    """Not compiled, for which it takes the GPU's compiler, but put into its language."""
+
+    def written(kernel, plain, dtype, *inputs):
+        with precision(dtype), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the next JAX has another language
+            program = jax.jit(kernel).trace(*inputs).lower(lowering_platforms=("cuda",))
+        assert "triton" in program.as_text()
+
+    monkeypatch.setattr(module, "compare", written)
+    module.trial(3, 2, dtype)
 
 
 def test_a_wrong_kernel_fails_its_trial(monkeypatch):

@@ -52,6 +52,13 @@ class MMD(AbstractDiscrepancy):
         mixtures, constants = neighbours
         return GpuAtoms.of(mixtures), constants
 
+    def weigh(self, frozen, weight):
+        """On a GPU with what its kernel needs of the weights, once for all local steps."""
+        neighbours, constants = frozen
+        if isinstance(neighbours, Mixture):
+            return frozen
+        return neighbours.weighed(weight), constants
+
     def __call__(self, own, frozen):
         """Squared MMD."""
         neighbour, constant = frozen
@@ -86,7 +93,7 @@ class MMD(AbstractDiscrepancy):
         if not isinstance(neighbours, Mixture):
             from fedmixtures.discrepancy.mmd_gpu import atom_sums_gpu
 
-            return atom_sums_gpu(own, neighbours, weight, self.bandwidths)
+            return atom_sums_gpu(own, neighbours.weighed(weight), self.bandwidths)
         atoms = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], 1), own, neighbours)
         factors = jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1)
         return atom_sums(own, atoms, factors, self.bandwidths)

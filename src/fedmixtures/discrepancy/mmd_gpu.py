@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from fedmixtures._types import Array, PerSlot
 from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
@@ -31,28 +31,38 @@ MOST_FEATURES = 10
 
 
 class GpuAtoms(eqx.Module):
-    """Neighbours as the kernel reads them, laid out once per round: (slots * k * fields, nodes)."""
+    """Neighbours as the kernel reads them, laid out once per round, nodes last in whole tiles."""
 
-    fields: Float[Array, "numbers nodes"]
+    fields: Float[Array, "numbers places"]
+    """Weight, mean and lower triangle of the covariance, component after component."""
+    factors: Float[Array, "slots places"] | None = None
+    """The sum of a node's edge weights, then each of them, negative."""
+    in_use: Int[Array, " places"] | None = None
+    """Slots of each node."""
 
     @classmethod
     def of(cls, neighbours: Mixture) -> GpuAtoms:
-        """Mixtures (nodes, slots, k, ...) with the node axis last, padded to whole tiles."""
+        """Mixtures (nodes, slots, k, ...)."""
         return cls(_fields(neighbours))
 
+    def weighed(self, weight: PerSlot) -> GpuAtoms:
+        """With what the kernel needs of the weights of the edges, which are positive."""
+        if self.factors is not None:
+            return self
+        factors = jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1)
+        return GpuAtoms(self.fields, nodes_last(factors), nodes_last(tiles_gpu.in_use(weight)))
 
-def atom_sums_gpu(
-    own: Mixture, atoms: GpuAtoms, weight: PerSlot, bandwidths, *, interpret: bool = False
-) -> Sums:
-    """`mmd_kernels.atom_sums` on a GPU: `weight` is that of the edges, positive."""
-    nodes = len(weight)
-    k, d, dtype = own.n_components, own.n_features, own.means.dtype
+
+def atom_sums_gpu(own: Mixture, atoms: GpuAtoms, bandwidths, *, interpret: bool = False) -> Sums:
+    """`mmd_kernels.atom_sums` on a GPU, of neighbours that are `weighed`."""
+    nodes, k, d = own.means.shape
+    dtype = own.means.dtype
     # Every program reads all components of its nodes: turned about once they are read quickly.
     mine = _fields(own)
-    factors = nodes_last(jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1))
     others = atoms.fields if d == 2 else jnp.concatenate([mine, atoms.fields])
-    arrays = (mine, others, factors, nodes_last(tiles_gpu.in_use(weight)))
-    widths = [1, 1, d, d * (d + 1) // 2]
+    arrays = (mine, others, atoms.factors, atoms.in_use)
+    # Few numbers are written where they belong; of many only one half, to save compiling.
+    widths = [1, 1, d, d * d if d == 2 else d * (d + 1) // 2]
     places = mine.shape[-1]
     sums = pl.pallas_call(
         partial(_kernel, k=k, d=d, functions=tiles_gpu.functions(dtype, interpret)),
@@ -66,10 +76,12 @@ def atom_sums_gpu(
         out_shape=[jax.ShapeDtypeStruct((places, k * width), dtype) for width in widths],
         **tiles_gpu.options(interpret),
     )(band_table(bandwidths, dtype), mine, *arrays)
-    own_kernels, neighbour_kernels, means, triangle = (part[:nodes] for part in sums)
-    entries = iter(jnp.moveaxis(triangle.reshape(nodes, k, -1), -1, 0))
-    covariances = symmetric([[next(entries) for _ in range(i + 1)] for i in range(d)])
-    return own_kernels, neighbour_kernels, means.reshape(nodes, k, d), covariances
+    own_kernels, neighbour_kernels, means, covariances = (part[:nodes] for part in sums)
+    if d != 2:
+        entries = iter(jnp.moveaxis(covariances.reshape(nodes, k, -1), -1, 0))
+        covariances = symmetric([[next(entries) for _ in range(i + 1)] for i in range(d)])
+    shape = own.means.shape
+    return own_kernels, neighbour_kernels, means.reshape(shape), covariances.reshape(*shape, d)
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
@@ -81,8 +93,8 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
     bandwidths = (0.5, 2.0)
 
     def kernel(own, neighbours, weight):
-        atoms = GpuAtoms.of(neighbours)
-        return atom_sums_gpu(own, atoms, weight, bandwidths, interpret=interpret)
+        atoms = GpuAtoms.of(neighbours).weighed(weight)
+        return atom_sums_gpu(own, atoms, bandwidths, interpret=interpret)
 
     def plain(own, neighbours, weight):
         atoms = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], 1), own, neighbours)
@@ -136,10 +148,12 @@ def _kernel(
         totals = jax.lax.fori_loop(0, in_use, one_slot, totals)
     else:
         own_kernels, totals = jax.lax.fori_loop(0, k + k * in_use, one_atom, (zero, start))
-    own_out, other_out, means_out, triangle_out = out_refs
+    own_out, other_out, means_out, covariances_out = out_refs
     own_out[:, 0] = own_kernels
     other_out[:, 0] = totals[0] - own_kernels
     for i in range(d):
         means_out[:, i] = totals[1 + i]
-    for i, entry in enumerate(totals[1 + d :]):
-        triangle_out[:, i] = 0.5 * entry
+    entries = totals[1 + d :]
+    written = [entries[i] for i in (0, 1, 1, 2)] if d == 2 else entries
+    for i, entry in enumerate(written):
+        covariances_out[:, i] = 0.5 * entry

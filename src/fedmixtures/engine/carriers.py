@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,11 @@ from fedmixtures.engine.blocks import Layout
 from fedmixtures.engine.shards import ShardedLayout
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info
+from fedmixtures.methods.base import HubProgram, Info, NodeProgram
 from fedmixtures.methods.method import Method, Prepared
+
+
+P = TypeVar("P", NodeProgram, HubProgram)
 
 
 def carrier_of(program: Method, layout: Layout, dtype: str) -> Carrier:
@@ -28,43 +31,43 @@ def carrier_of(program: Method, layout: Layout, dtype: str) -> Carrier:
     return Between(layout, dtype)
 
 
-class Carrier(abc.ABC):
+class Carrier(abc.ABC, Generic[P]):
     """Runs a program on a layout; what `states` are is its own matter."""
 
     def __init__(self, layout: Layout, dtype: str):
         self.layout, self.groups, self.dtype = layout, layout.groups, dtype
 
     @abc.abstractmethod
-    def start(self, program: Method, prepared: Prepared) -> Any:
+    def start(self, program: P, prepared: Prepared) -> Any:
         """States before the first round."""
 
     @abc.abstractmethod
     def run(
-        self, program: Method, states: Any, first: int, n: int, capacity: int
+        self, program: P, states: Any, first: int, n: int, capacity: int
     ) -> tuple[Any, tuple[Info, ...]]:
         """`n` rounds from round `first` on: states after them, and what each round showed."""
 
     @abc.abstractmethod
-    def results(self, program: Method, states: Any) -> Any:
+    def results(self, program: P, states: Any) -> Any:
         """The mixtures, group by group."""
 
     @abc.abstractmethod
     def traffic(
-        self, program: Method, states: Any, n_rounds: int, prepared: Prepared, network: Network
+        self, program: P, states: Any, n_rounds: int, prepared: Prepared, network: Network
     ) -> Traffic:
         """Bytes that left each node, before the rounds and in them, and what came back."""
 
-    def account(self, program: Method, states: Any, network: Network) -> Account | None:
+    def account(self, program: P, states: Any, network: Network) -> Account | None:
         """What the program tells of its nodes and edges; nothing if there is a hub."""
         del program, states, network
         return None
 
-    def _bytes_before(self, numbers: int, network: Network) -> np.ndarray:
+    def _bytes_before(self, numbers: int | np.ndarray, network: Network) -> np.ndarray:
         """Of each node, before the first round."""
         return np.full(network.n_nodes, numbers * np.dtype(self.dtype).itemsize, dtype=np.int64)
 
 
-class Between(Carrier):
+class Between(Carrier[NodeProgram]):
     """From neighbour to neighbour, all on one device."""
 
     def start(self, program, prepared):
@@ -117,7 +120,7 @@ class BetweenDevices(Between):
         return sharded.ask(question, program, self.groups, states, self.layout.mesh)
 
 
-class ByHub(Carrier):
+class ByHub(Carrier[HubProgram]):
     """To a hub that hears all nodes, and back."""
 
     def start(self, program, prepared):

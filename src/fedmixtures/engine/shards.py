@@ -34,12 +34,12 @@ class Halo(eqx.Module):
     slots: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardedLayout(Layout):
     """As `Layout`; the blocks of every group are spread over the devices of `mesh`."""
 
-    halo: Halo | None = None
-    mesh: Mesh | None = None
+    halo: Halo
+    mesh: Mesh
 
     def on_device(self, array: np.ndarray) -> jax.Array:
         """An array that leads with blocks, to where the blocks are."""
@@ -81,7 +81,8 @@ def build_sharded_layout(
     load = np.bincount(part, work, n)
     cut = n_cut_edges(network, part)
     shards = Shards(n, network.n_edges, cut, models.n_sent, float(load.max() / load.mean()))
-    return ShardedLayout(tuple(groups), position, n * n_places, lines, shards, halo, mesh)
+    places = position, n * n_places, lines
+    return ShardedLayout(tuple(groups), *places, shards, halo=halo, mesh=mesh)
 
 
 @dataclass(frozen=True)

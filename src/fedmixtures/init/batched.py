@@ -36,7 +36,7 @@ class Clustering(eqx.Module):
 
 def lloyd(x: FeaturesFirst, weights: RowWeights, centres: Centres) -> Clustering:
     """Lloyd's iteration from given centres; entries that are done stand still. Padding weighs 0."""
-    tolerance = TOLERANCE * _mean_variance(x, weights)
+    tolerance = TOLERANCE * mean_variance(x, weights)
 
     def step(carry):
         centres, labels, done, settled, t = carry
@@ -138,7 +138,7 @@ def _with_farthest(
     return jax.lax.fori_loop(0, member.shape[1], fill, start)[0]
 
 
-def _mean_variance(x: FeaturesFirst, weights: RowWeights) -> Float[Array, " batch"]:
+def mean_variance(x: FeaturesFirst, weights: RowWeights) -> Float[Array, " batch"]:
     """Variance of a feature over the rows there are (counted once each), averaged over features."""
     there = (weights > 0).astype(x.dtype)[:, None]
     n = there.sum(-1, keepdims=True)

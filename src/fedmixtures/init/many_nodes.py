@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.batched import lloyd, plus_plus
+from fedmixtures.init.batched import Clustering, lloyd, plus_plus
 from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.linear import on_gpu
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.trial import passes
 
 BATCH_ROWS = 1 << 16
 """Rows times restarts in one call, at most: what the processor's caches hold."""
@@ -70,7 +71,8 @@ def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     again = lambda part: jnp.repeat(part, n_init, axis=0)
     restart = jnp.tile(jnp.arange(n_init, dtype=jnp.uint32), nodes)
     keys = jnp.stack([again(jnp.asarray(seeds)), restart], axis=-1)
-    found = lloyd(again(x), again(weights), plus_plus(again(x), again(weights), keys, k))
+    centres = plus_plus(again(x), again(weights), keys, k)
+    found = _settled(x, weights, centres)
     labels = found.labels.reshape(nodes, n_init, m)
     if not keep_all:
         best = found.inertia.reshape(nodes, n_init).argmin(-1)
@@ -83,6 +85,19 @@ def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     centred = x[:, None, None] - means[..., None]
     covariances = jnp.einsum("nskm,nskim,nskjm->nskij", share, centred, centred)
     return mass / mass.sum(-1, keepdims=True), means + shift[:, None, None], covariances
+
+
+def _settled(x, weights, centres) -> Clustering:
+    """Lloyd's iteration of all restarts of every node."""
+    k, d = centres.shape[1:]
+    if on_gpu():
+        from fedmixtures.init.lloyd_gpu import MOST_NUMBERS, lloyd_gpu, trial
+
+        if k * d <= MOST_NUMBERS and passes(trial, k, d, x.dtype):
+            return lloyd_gpu(x, weights, centres)
+    n_init = len(centres) // len(x)
+    again = lambda part: jnp.repeat(part, n_init, axis=0)
+    return lloyd(again(x), again(weights), centres)
 
 
 _clustered = jit(clustered)

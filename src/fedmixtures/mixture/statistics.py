@@ -53,7 +53,7 @@ def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistic
     """E-step of every node of a block on its own weighted rows."""
     k, d = theta.n_components, theta.n_features
     one_pass = statistics_of_products
-    if d <= UNROLLED and on_gpu():
+    if _has_kernel(theta):
         one_pass = _by_gpu_kernel
     elif d <= UNROLLED and k * (1 + d + d * (d + 1) // 2) <= MOST_SUMS:
         return _unrolled(theta, rows, row_weights)
@@ -88,12 +88,20 @@ def nll_and_gradient(
     $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$, $-\partial\Sigma_c = \frac12 (P_c B_c
     P_c - N_c P_c) = \frac12 F^\top (F B_c F^\top - N_c I) F$, the plain symmetric matrix gradient.
     """
-    if theta.n_features <= UNROLLED and rows.shape[1] <= ROW_CHUNK and on_gpu():
-        from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu, trial
+    if rows.shape[1] <= ROW_CHUNK and _has_kernel(theta):
+        from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu
 
-        if passes(trial, theta.n_components, theta.n_features, rows.dtype):
-            return nll_gpu(theta, GpuRows.of(rows, row_weights))
+        return nll_gpu(theta, GpuRows.of(rows, row_weights))
     return nll_gradient(theta, statistics(theta, rows, row_weights))
+
+
+def _has_kernel(theta: Mixture) -> bool:
+    """Whether there is a GPU kernel for mixtures like these, and it works here."""
+    if theta.n_features > UNROLLED or not on_gpu():
+        return False
+    from fedmixtures.mixture.statistics_gpu import trial
+
+    return passes(trial, theta.n_components, theta.n_features, theta.means.dtype)
 
 
 def nll_gradient(theta: Mixture, s: Statistics) -> tuple[PerNode, Mixture]:
