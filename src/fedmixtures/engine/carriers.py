@@ -18,7 +18,6 @@ from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import HubProgram, Info, NodeProgram
 from fedmixtures.methods.method import Method, Prepared
 
-
 P = TypeVar("P", NodeProgram, HubProgram)
 
 
