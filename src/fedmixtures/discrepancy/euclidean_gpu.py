@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -54,9 +55,9 @@ def centre_gpu(
         out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
         **tiles_gpu.options(interpret),
     )(blocks, *arrays)
-    pairs = zip(offset, own.parts, strict=True)
-    offset = Mixture(*(new[:nodes].reshape(part.shape) for new, part in pairs))
-    return Centre(own, offset, total[:nodes], scatter[:nodes])
+    shaped = zip(offset, own.parts, strict=True)
+    mean = Mixture(*(new[:nodes].reshape(part.shape) for new, part in shaped))
+    return Centre(own, mean, total[:nodes], scatter[:nodes])
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
@@ -149,6 +150,7 @@ def best_path(cost: list[list[jax.Array]]) -> tuple[jax.Array, jax.Array]:
     back; of equals the first is kept there and here.
     """
     k = len(cost)
+    best: dict[int, tuple[Any, jax.Array]]
     best = {0: (None, jnp.zeros(cost[0][0].shape, jnp.int32))}
     for own in range(k):
         level = {}

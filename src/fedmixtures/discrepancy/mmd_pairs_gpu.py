@@ -6,6 +6,8 @@ come as a table with a column for each: $\sigma$, $\sigma^2$ and $\log_2 \sigma^
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -33,7 +35,7 @@ def two_features(totals, own, atom, factor, bands, functions: Functions) -> list
     x0, x1 = c * d0 - b * d1, a * d1 - b * d0
     trace, determinant = a + c, a * c - b * b
     inner, length = (-0.5 * LOG2_E) * (x0 * d0 + x1 * d1), (-0.5 * LOG2_E) * (d0 * d0 + d1 * d1)
-    sums = None
+    sums: list[Any] = []
     for square, log_square in bands:
         root = functions.rsqrt(determinant + square * (trace + square))
         inverse = root * root
@@ -43,7 +45,7 @@ def two_features(totals, own, atom, factor, bands, functions: Functions) -> list
         u0, u1 = x0 + square * d0, x1 + square * d1
         t0, t1 = twice * u0, twice * u1
         terms = [g, once, square * once, t0 * u0, t0 * u1, t1 * u1]
-        sums = terms if sums is None else [x + y for x, y in zip(sums, terms, strict=True)]
+        sums = [x + y for x, y in zip(sums, terms, strict=True)] if sums else terms
     total, h, hs, s00, s10, s11 = sums
     p, q, r = c * h + hs, b * h, a * h + hs  # sums of g times S^-1, but for the sign of q
     new = [total, q * d1 - p * d0, q * d0 - r * d1, s00 - p, s10 + q, s11 - r]

@@ -69,7 +69,7 @@ def fill_on_gpu(
             small(degree),
             small(position),
             small(slot_start),
-            mixed(mixed(np.uint64(seed)) ^ hashes),
+            np.asarray(mixed(mixed(np.uint64(seed)) ^ hashes)),
             hashes,
         )
         nodes = jax.tree.map(jnp.asarray, nodes)

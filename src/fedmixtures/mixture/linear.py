@@ -7,6 +7,9 @@ for ever on a machine of two cores (seen with `dtrsm` and `dpotrf`; gone in JAX 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
@@ -210,7 +213,7 @@ def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[ja
     )
 
 
-def sum_of(terms):
+def sum_of(terms: Iterable[Any]) -> Any:
     """Sum without the leading ``0 +`` of the builtin, which XLA would keep."""
     terms = list(terms)
     if not terms:

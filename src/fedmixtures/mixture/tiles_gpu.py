@@ -31,9 +31,9 @@ def options(interpret: bool) -> dict[str, Any]:
 class Functions:
     """What kernels take of mathematics beyond plus and times."""
 
-    exp2: Callable[[jax.Array], jax.Array] = jnp.exp2
-    log2: Callable[[jax.Array], jax.Array] = jnp.log2
-    rsqrt: Callable[[jax.Array], jax.Array] = jax.lax.rsqrt
+    exp2: Callable[[Any], jax.Array] = jnp.exp2
+    log2: Callable[[Any], jax.Array] = jnp.log2
+    rsqrt: Callable[[Any], jax.Array] = jax.lax.rsqrt
 
 
 def functions(dtype: Any, interpret: bool) -> Functions:
@@ -59,28 +59,28 @@ def _instruction(name: str, x: jax.Array) -> jax.Array:
     return result
 
 
-def flat(part: jax.Array) -> jax.Array:
+def flat(part: Array) -> jax.Array:
     """(nodes, numbers) in whole tiles: fewer axes are fewer operations for every number read."""
     return whole_tiles(part.reshape(len(part), -1))
 
 
-def whole_tiles(part: jax.Array) -> jax.Array:
+def whole_tiles(part: Array) -> jax.Array:
     """The nodes in front padded to whole tiles: no work where there are many, a round number."""
     return jnp.pad(part, [(0, -len(part) % TILE), *[(0, 0)] * (part.ndim - 1)])
 
 
-def nodes_last(part: jax.Array) -> jax.Array:
+def nodes_last(part: Array) -> jax.Array:
     """The node axis moved to the end, where threads read side by side, in whole tiles."""
     padding = [(0, 0)] * (part.ndim - 1) + [(0, -len(part) % TILE)]
     return jnp.pad(jnp.moveaxis(part, 0, -1), padding)
 
 
-def leading(part: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
+def leading(part: Any) -> pl.BlockSpec:
     """A tile of an array that leads with the nodes; the last number of a program is its tile's."""
     return pl.BlockSpec((TILE, *part.shape[1:]), lambda *at: (at[-1], *[0] * (part.ndim - 1)))
 
 
-def trailing(part: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
+def trailing(part: Any) -> pl.BlockSpec:
     """A tile of an array with the nodes last."""
     return pl.BlockSpec((*part.shape[:-1], TILE), lambda *at: (*[0] * (part.ndim - 1), at[-1]))
 
