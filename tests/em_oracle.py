@@ -16,6 +16,18 @@ from fedmixtures import Mixture
 
 def sklearn_em(rows: np.ndarray, start: Mixture, n_steps: int, tol: float = 0.0) -> Mixture:
     """`n_steps` EM steps of scikit-learn from a given mixture."""
+    return mixture_of(sklearn_model(rows, start, n_steps, tol))
+
+
+def mixture_of(model: GaussianMixture) -> Mixture:
+    """The parameters of a fitted scikit-learn model."""
+    return Mixture(model.weights_, model.means_, model.covariances_)
+
+
+def sklearn_model(
+    rows: np.ndarray, start: Mixture, n_steps: int, tol: float = 0.0
+) -> GaussianMixture:
+    """The same as a fitted model."""
     model = GaussianMixture(
         start.n_components,
         tol=tol,
@@ -26,8 +38,7 @@ def sklearn_em(rows: np.ndarray, start: Mixture, n_steps: int, tol: float = 0.0)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(rows)
-    return Mixture(model.weights_, model.means_, model.covariances_)
+        return model.fit(rows)
 
 
 def log_joint(mixture: Mixture, rows: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import MANY_NODES, clustered_mixture, distinct_rows
+from fedmixtures.init.kmeans import MANY_NODES, clustered_mixture, distinct_rows, node_seed
 from fedmixtures.init.many_nodes import mixtures_of_many
 from fedmixtures.methods.em_tasks import Fits, Task, batches_of, in_order, repeated
 from fedmixtures.methods.one_shot import OneShot
@@ -75,6 +75,23 @@ class EMFits(OneShot):
     def needs_start(self) -> bool:
         """k-means starts are made here, several per fit; given mixtures are used all the same."""
         return False
+
+    def fit_nodes(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Fits:
+        """One fit per node, seeded by its label; from `theta` if given."""
+        return self.fit_all(
+            [
+                Task(
+                    label,
+                    *data.of(i),
+                    n_components[i],
+                    node_seed(seed, label),
+                    None if theta is None else theta.at(i).trimmed(),
+                )
+                for i, label in enumerate(data.labels)
+            ]
+        )
 
     def fit_all(self, tasks: Sequence[Task]) -> Fits:
         """Fit every task on its own."""

@@ -49,17 +49,7 @@ class FedGenGMM(EMFits):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """Local fits, synthetic rows, one fit of them."""
-        tasks = [
-            Task(
-                label,
-                *data.of(i),
-                n_components[i],
-                node_seed(seed, label),
-                None if theta is None else theta.at(i).trimmed(),
-            )
-            for i, label in enumerate(data.labels)
-        ]
-        local = self.fit_all(tasks)
+        local = self.fit_nodes(data, n_components, theta, seed)
         rows = self.synthetic_rows(local.mixtures, data, seed)
         task = Task(HUB, rows, np.ones(len(rows)), max(n_components), node_seed(seed, HUB))
         pooled = self.fit_all([task])

@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import node_seed
-from fedmixtures.methods.em_fits import EMFits, Task
+from fedmixtures.methods.em_fits import EMFits
 from fedmixtures.methods.one_shot import Outcome
 from fedmixtures.mixture.mixture import Mixture
 
@@ -30,17 +29,7 @@ class Local(EMFits):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """One fit per node, seeded by its label."""
-        tasks = [
-            Task(
-                label,
-                *data.of(i),
-                n_components[i],
-                node_seed(seed, label),
-                None if theta is None else theta.at(i).trimmed(),
-            )
-            for i, label in enumerate(data.labels)
-        ]
-        fits = self.fit_all(tasks)
+        fits = self.fit_nodes(data, n_components, theta, seed)
         nothing = np.zeros(data.n_nodes, dtype=np.int64)
         message = fits.message(self.max_iter)
         return Outcome(Mixture.stack(fits.mixtures), nothing, nothing, message)
