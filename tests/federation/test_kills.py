@@ -34,29 +34,36 @@ class Killer(Told):
         self.machine, self.left, self.who = None, 0, SITES
         self.kills: list[dict] = []
         self.missed, self.revived = 0, 0
-        self.moment, self.victim, self.early = None, None, False
+        self.moment, self.round, self.victim, self.early = None, None, None, False
 
     def arm(self, machine, n: int, who=SITES) -> None:
         """Kill `n` times in the coming fit, one of `who` each time."""
-        self.machine, self.left, self.who, self.moment = machine, n, who, None
-        self.early = False
+        self.machine, self.left, self.who = machine, n, who
+        self.moment, self.round, self.early = None, None, False
 
     def __call__(self, event, what):
         super().__call__(event, what)
         now = time.time()
         self._serve()
         if event == "segment" and self.left:
-            self.victim, self.moment = str(self.rng.choice(self.who)), None
+            self.victim, self.moment, self.round = str(self.rng.choice(self.who)), None, None
             self.early = self.rng.random() < 0.25
             if self.early:  # while processes start, say hello and compile
                 self.moment = now + self.rng.uniform(0, 8)
         if event == "progress":
             self._recovered(now, what)
-            runs = len(what) == len(SITES) and min(how["round"] for how in what.values()) > 0
-            if runs and self.moment is None and not self.early:
-                self.moment = now + self.rng.uniform(0, 12)
+            if len(what) == len(SITES):
+                self._aim(now, min(how["round"] for how in what.values()))
         if self.moment is not None and now >= self.moment and self.left:
             self._kill(event, what)
+
+    def _aim(self, now: float, t: int) -> None:
+        """Choose a round of this segment, so that there is room for the kills that follow."""
+        if t > 0 and self.round is None and self.left and not self.early:
+            room = max(1.0, (N_ROUNDS - 80 - t) / self.left)
+            self.round = t + self.rng.uniform(0, room)
+        if self.round is not None and t >= self.round:
+            self.moment = now
 
     def _serve(self) -> None:
         """As a machine's service manager: NVFlare's own supervisor gives up after five restarts
@@ -80,7 +87,8 @@ class Killer(Told):
             {"who": self.victim, "at": time.time(), "processes": len(pids), "rounds": rounds,
              "during": "rounds" if running else "start"}
         )  # fmt: skip
-        self.moment, self.left, self.early = None, self.left - 1, True  # one in a segment
+        self.left, self.early = self.left - 1, True  # one in a segment
+        self.moment, self.round = None, None
 
     def _recovered(self, now: float, what) -> None:
         """A kill is over when all sites have gone past the rounds they had before it."""
