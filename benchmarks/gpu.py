@@ -25,7 +25,7 @@ from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
-from fedmixtures.graph import sparse_random
+from fedmixtures.graph import Network, sparse_random
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.mixture.precision import precision
 from fedmixtures.mixture.statistics import nll_and_gradient
@@ -63,7 +63,7 @@ def steps(n: int, k: int, d: int, m: int, couplings, measured: dict[str, float])
     known = {"mmd": MMD(), "euclidean": Euclidean(), "kl": KL()}
     with precision("float32"):
         for name in ("layout_first_s", "layout_s"):
-            data.__dict__.pop("label_hashes", None)
+            forget(data, network)
             begin = time.perf_counter()
             layout = jax.block_until_ready(build_layout(data, network, "float32"))
             found[name] = time.perf_counter() - begin
@@ -138,7 +138,7 @@ def whole_fit(n: int, n_rounds: int = 40) -> dict:
     data, network, _ = problem(n, 5, 2, 50)
     found = {}
     for attempt in ("first", "again"):
-        data.__dict__.pop("label_hashes", None)
+        forget(data, network)
         begin = time.perf_counter()
         start = KMeansStart().mixtures(data, [5] * n, 0, FEASIBLE.min_variance)
         started = time.perf_counter()
@@ -155,6 +155,12 @@ def whole_fit(n: int, n_rounds: int = 40) -> dict:
         }
         print("fit", n, json.dumps(found[attempt]), flush=True)
     return found
+
+
+def forget(data: NodeData, network: Network) -> None:
+    """What they would work out only once: every attempt is to pay for it."""
+    data.__dict__.pop("label_hashes", None)
+    network.__dict__.pop("degree", None)
 
 
 def memory(n: int) -> dict[str, float]:
@@ -215,8 +221,9 @@ def main() -> None:
     }
     print(json.dumps(result), flush=True)
     more = (options.couplings.split(","), result["ceilings"])
-    parts = [(n, steps, int(n), *shape, *more) for n in options.nodes.split(",") if n]
-    parts += [("fit", whole_fit, options.fit)] if options.fit else []
+    # The fit comes first: the most memory held is that of the process so far.
+    parts: list[tuple] = [("fit", whole_fit, options.fit)] if options.fit else []
+    parts += [(n, steps, int(n), *shape, *more) for n in options.nodes.split(",") if n]
     parts += [("memory", memory, options.memory)] if options.memory else []
     for name, part, *args in parts:
         result[name] = attempt(part, *args)

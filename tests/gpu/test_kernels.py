@@ -43,6 +43,22 @@ def test_mmd_sums_agree_with_the_cpu_kernel(d):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 
 
+def test_neighbours_pull_alike_weighed_before_or_not(monkeypatch):
+    rng = np.random.default_rng(5)
+    monkeypatch.setattr(mmd_gpu, "atom_sums_gpu", partial(mmd_gpu.atom_sums_gpu, interpret=True))
+    discrepancy = MMD((0.5, 2.0))
+    with double():
+        own, neighbours = mixtures(rng, NODES), mixtures(rng, NODES, 3)
+        weight, constants = (jnp.asarray(rng.uniform(size=(NODES, 3))) for _ in range(2))
+        wanted = jax.jit(discrepancy.pull)(own, (neighbours, constants), weight)
+        frozen = mmd_gpu.GpuAtoms.of(neighbours), constants
+        twice = discrepancy.weigh(discrepancy.weigh(frozen, weight), weight)
+        for one in (frozen, twice):
+            found = jax.jit(discrepancy.pull)(own, one, weight)
+            for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("d", [2, 3])
 def test_statistics_and_gradients_agree_with_the_cpu_kernel(d):
     rng = np.random.default_rng(10 + d)

@@ -55,9 +55,9 @@ class MMD(AbstractDiscrepancy):
     def weigh(self, frozen, weight):
         """On a GPU with what its kernel needs of the weights, once for all local steps."""
         neighbours, constants = frozen
-        if isinstance(neighbours, Mixture):
+        if isinstance(neighbours, Mixture) or constants.ndim == 1:
             return frozen
-        return neighbours.weighed(weight), constants
+        return neighbours.weighed(weight), (weight * constants).sum(-1)
 
     def __call__(self, own, frozen):
         """Squared MMD."""
@@ -86,7 +86,9 @@ class MMD(AbstractDiscrepancy):
             2 * scale[..., None] * d_means,
             2 * scale[..., None, None] * d_covariances,
         )
-        return value + (weight * constants).sum(-1), gradient
+        if constants.ndim > 1:  # not summed by `weigh`
+            constants = (weight * constants).sum(-1)
+        return value + constants, gradient
 
     def _sums(self, own: Mixture, neighbours, weight: PerSlot) -> Sums:
         """Sums over all atoms, by the kernel that fits what `freeze_slots` has laid out."""

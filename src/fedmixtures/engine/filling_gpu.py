@@ -74,27 +74,27 @@ def fill_on_gpu(
         )
         nodes = jax.tree.map(jnp.asarray, nodes)
         source, target = (
-            _longer(small(end), room(network.n_edges), n)
+            _longer(end, room(network.n_edges), n, np.int32)
             for end in (network.source, network.target)
         )
-        weight = _longer(network.weight.astype(dtype), len(source), 0)
-        rank = _longer(small(ranks(hashes)), n + 1, n)
+        weight = _longer(network.weight, len(source), 0, dtype)
+        rank = _longer(ranks(hashes), n + 1, n, np.int32)
         edges = _sorted_edges(source, target, weight, rank, nodes.first_edge)
-        rows = jnp.asarray(_longer(data.rows.astype(dtype), room(len(data.rows)), 0))
-        row_weights = jnp.asarray(_longer(data.row_weights.astype(dtype), len(rows), 0))
+        rows = jnp.asarray(_longer(data.rows, room(len(data.rows)), 0, dtype))
+        row_weights = jnp.asarray(_longer(data.row_weights, len(rows), 0, dtype))
         groups, first = [], 0
         for plan in plans:
             places = plan.blocks * plan.width
-            members = _longer(small(plan.nodes), places, -1)
+            members = _longer(plan.nodes, places, -1, np.int32)
             shape = (plan.blocks, plan.width, plan.rows, plan.slots)
             groups.append(_filled(nodes, edges, rows, row_weights, members, np.int32(first), shape))
             first += places
         return groups
 
 
-def _longer(array: np.ndarray, length: int, filler: int) -> np.ndarray:
-    """The array with `filler` behind it."""
-    longer = np.empty((length, *array.shape[1:]), array.dtype)
+def _longer(array: np.ndarray, length: int, filler: int, dtype: Any) -> np.ndarray:
+    """The array in another precision with `filler` behind it, in one go over it."""
+    longer = np.empty((length, *array.shape[1:]), dtype)
     longer[: len(array)], longer[len(array) :] = array, filler
     return longer
 

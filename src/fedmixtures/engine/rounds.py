@@ -76,7 +76,8 @@ def gather(per_group: tuple, layout: Layout) -> Any:
 
     def join(*parts):
         flat = [on_host(part).reshape(-1, *part.shape[2:]) for part in parts]
-        return np.concatenate(flat)[layout.position]
+        # Not by brackets, which take nine times as long for a million nodes.
+        return np.concatenate(flat).take(layout.position, axis=0)
 
     return jax.tree.map(join, *per_group)
 

@@ -88,10 +88,12 @@ class Network:
         """Number of undirected edges, each counted once."""
         return len(self.source)
 
-    @property
+    @cached_property
     def degree(self) -> np.ndarray:
         """Number of neighbours of every node."""
-        return np.bincount(np.concatenate([self.source, self.target]), minlength=self.n_nodes)
+        degree = np.bincount(np.concatenate([self.source, self.target]), minlength=self.n_nodes)
+        degree.flags.writeable = False  # all who ask are given the same one
+        return degree
 
     @property
     def weighted_degree(self) -> np.ndarray:

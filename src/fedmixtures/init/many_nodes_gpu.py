@@ -29,20 +29,23 @@ def mixtures_on_gpu(
     weights, means = np.zeros(shape), np.zeros((*shape, d))
     covariances = np.broadcast_to(np.eye(d), (*shape, d, d)).copy()
     distinct = np.zeros(data.n_nodes, dtype=np.int64)
+    level = np.float64(ridge)  # a number of the program, not a part of it
     with double():
         table = jnp.asarray(data.rows), jnp.asarray(data.row_weights)
         for nodes, width, m, k in batches(data.counts, k_of, n_init):
             filled = np.concatenate([nodes, np.repeat(nodes[:1], width - len(nodes))])
             begin = data.offsets[filled], data.counts[filled]
-            found, n_rows = _of_batch(*table, *begin, seeds[filled], m, k, n_init)
+            found, n_rows = _of_batch(*table, *begin, seeds[filled], level, m, k, n_init)
             distinct[nodes] = np.asarray(n_rows)[: len(nodes)]
+            # Nodes in a row, as they mostly are, are copied in one piece.
+            in_a_row = nodes[-1] - nodes[0] == len(nodes) - 1
+            span = slice(nodes[0], nodes[-1] + 1) if in_a_row else nodes
             for part, new in zip((weights, means, covariances), found, strict=True):
-                part[nodes, :k] = np.asarray(new)[: len(nodes), 0]
+                part[span, :k] = np.asarray(new)[: len(nodes), 0]
     few = np.flatnonzero(distinct < k_of)
     _checks.enough_rows(
         {data.labels[i]: int(distinct[i]) for i in few}, {data.labels[i]: int(k_of[i]) for i in few}
     )
-    covariances += np.where(weights > 0, ridge, 0.0)[..., None, None] * np.eye(d)
     parts = (weights, means, covariances)
     # Made by us, a million of them: put together without the look at each one's eigenvalues.
     one = Mixture(*(part[:1] for part in parts))
@@ -50,7 +53,7 @@ def mixtures_on_gpu(
 
 
 @jit
-def _of_batch(rows, row_weights, first, count, seeds, m: int, k: int, n_init: int):
+def _of_batch(rows, row_weights, first, count, seeds, ridge, m: int, k: int, n_init: int):
     """Clusterings of these nodes, and how many distinct rows each of them has."""
     column = jnp.arange(m)[None]
     there = column < jnp.asarray(count)[:, None]
@@ -61,7 +64,9 @@ def _of_batch(rows, row_weights, first, count, seeds, m: int, k: int, n_init: in
     *features, weights = jax.lax.sort((*features, weights), dimension=1, num_keys=len(features))
     weights = _joined(features, weights)
     x = jnp.where(weights[:, None] > 0, jnp.stack(features, axis=1), 0.0)
-    return clustered(x, weights, seeds, k, n_init, False), (weights > 0).sum(-1)
+    shares, means, covariances = clustered(x, weights, seeds, k, n_init, False)
+    eye = jnp.eye(len(features)).reshape(1, 1, 1, len(features), -1)
+    return (shares, means, covariances + ridge * eye), (weights > 0).sum(-1)
 
 
 def _joined(features: list[jax.Array], weights: jax.Array) -> jax.Array:
