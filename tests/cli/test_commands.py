@@ -87,6 +87,21 @@ def test_the_same_settings_give_the_same_numbers(fitted, run):
         assert (again / name).read_bytes() == (folder / name).read_bytes(), name
 
 
+def test_nodes_spread_over_devices_give_the_same_numbers(fitted, run):
+    folder, _ = fitted
+    code, _, err = run(f"{FIT} --devices 2 --out spread")
+    assert code == 0, err
+    spread = folder.parent / "spread"
+    one, two = (fedmixtures.load(path) for path in (folder, spread))
+    assert two.means_ == pytest.approx(one.means_, abs=1e-12)
+    configs = [tomllib.loads((path / "config.toml").read_text()) for path in (folder, spread)]
+    assert [config["devices"] for config in configs] == [1, 2]
+    code, _, err = run(f"{FIT} --devices 99 --out no")
+    assert code != 0
+    assert "`devices` is 99, but JAX sees" in " ".join(err.split())
+    assert not (folder.parent / "no").exists()
+
+
 def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
     """A column times 1000 changes nothing but its units, if the scale is divided out."""
     lines = [line.split(",") for line in (files / "data.csv").read_text().splitlines()]

@@ -29,6 +29,7 @@ def fit(
     delimiter: str | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     seed: int = 0,
+    devices: int | None = None,
     config: Path | None = None,
     resume: Path | None = None,
 ) -> None:
@@ -85,14 +86,18 @@ def fit(
         A further setting of the method, as name=value; may be repeated.
     seed
         Seeds everything random.
+    devices
+        GPUs or cores to spread the nodes over. Unless given, all from 500 nodes on, otherwise one.
     config
         Take all settings from the config.toml of another run; data and out may be given anew.
     resume
         Run folder to go on with, exactly where it stopped.
     """
+    from fedmixtures.cli.devices import offer_cores
     from fedmixtures.cli.settings import FitSettings, default_method, names, parse_options
     from fedmixtures.io.runs import RunFolder
 
+    offer_cores()
     if resume is not None:
         folder = RunFolder.existing(resume)
         _go_on(folder, FitSettings.from_config(folder.read_config()))
@@ -118,6 +123,7 @@ def fit(
             holdout=holdout,
             pooled=pooled,
             seed=seed,
+            devices=devices,
             options=parse_options(set_ or []),
         )
     _begin(settings, out)
@@ -128,13 +134,17 @@ def _begin(settings: Any, out: Path) -> None:
     from fedmixtures import _checks
     from fedmixtures.cli.choose import choose_automatic
     from fedmixtures.cli.console import hint_scale, understood
+    from fedmixtures.cli.devices import chosen
     from fedmixtures.cli.prepare import prepare
+    from fedmixtures.estimators.devices import resolve_devices
     from fedmixtures.io.runs import RunFolder
     from fedmixtures.io.tables import read_table
 
     _checks.whole("--rounds", settings.rounds, minimum=0)
     table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
     task = prepare(settings, table)
+    settings = chosen(settings, len(task.labels))
+    resolve_devices(settings.devices)
     folder = RunFolder.create(out)
     understood(task, settings)
     hint_scale(task, settings)

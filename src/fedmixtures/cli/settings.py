@@ -27,6 +27,8 @@ class FitSettings:
     holdout: float = 0.2
     pooled: bool = True
     seed: int = 0
+    devices: int | None = None
+    """Over how many the nodes are spread; None leaves the choice to `cli.devices`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the method, by name."""
     components: Mapping[str, int] = field(default_factory=dict)
