@@ -94,3 +94,6 @@ def test_a_first_look_leaves_out_the_dearest_and_says_so():
     assert command(Result(look, three)) == "fedmixtures experiment fig-digits --quick"
     assert command(Result(digits, three)) == "fedmixtures experiment fig-digits --seeds 3"
     assert command(Result(digits, twenty)) == "fedmixtures experiment fig-digits"
+    whole = load("trust-digits")  # a first look at it leaves nothing out
+    assert command(Result(whole, three)) == "fedmixtures experiment trust-digits --quick"
+    assert command(Result(whole, twenty)) == "fedmixtures experiment trust-digits"

@@ -106,7 +106,8 @@ def command(result: Result) -> str:
     own, n = result.experiment, len(result.seeds)
     how = "" if n == own.n_seeds else f" --seeds {n}"
     known = own.name in (*NAMES, *BEYOND)
-    if known and n in (QUICK_SEEDS, own.n_seeds) and own == load(own.name).quickened():
+    shortened = known and own == load(own.name).quickened()
+    if shortened and (n == QUICK_SEEDS or (n == own.n_seeds and own != load(own.name))):
         how = " --quick"
     return f"fedmixtures experiment {own.name}{how}"
 
