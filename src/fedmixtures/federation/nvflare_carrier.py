@@ -111,8 +111,6 @@ class Carrier:
         self.pool = ThreadPoolExecutor(max_workers=2 * max(1, len(present)))
         self.closed = threading.Event()
         self.under_way: list[Any] = []
-        self.received: dict[str, int] = {}
-        """The latest round each neighbour has acknowledged."""
 
     def send(self, reply: Frame) -> None:
         """The boxes of a reply; nobody waits for it."""
@@ -121,17 +119,11 @@ class Carrier:
             if entry["destination"] in self.present:
                 head = {"source": self.site, "round": entry["round"], "job": self.job_key}
                 frame = Frame(head, boxes={"box": reply.boxes[entry["box"]]}).encode()
-                where = entry["destination"], entry["round"]
-                sending = self.pool.submit(self._until_acknowledged, *where, frame)
+                sending = self.pool.submit(self._until_acknowledged, entry["destination"], frame)
                 self.under_way.append(sending)
 
-    def _until_acknowledged(self, destination: str, round: int, frame: bytes) -> None:
-        """Send it again while no receipt comes, neither for it nor for a later round.
-
-        Where that of a later round has come, only a receipt was lost, and the box would look like
-        a replay.
-        """
-        while not self.closed.is_set() and self.received.get(destination, -1) <= round:
+    def _until_acknowledged(self, destination: str, frame: bytes) -> None:
+        while not self.closed.is_set():
             message = Shareable()
             message[BODY] = frame
             with contextlib.suppress(Exception), self.engine.new_context() as context:
@@ -140,7 +132,6 @@ class Carrier:
                 )
                 reply = replies.get(destination)
                 if reply is not None and reply.get_return_code() == ReturnCode.OK:
-                    self.received[destination] = max(round, self.received.get(destination, -1))
                     return
             self.closed.wait(0.3)
 

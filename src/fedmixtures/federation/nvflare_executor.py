@@ -73,7 +73,8 @@ class NodeExecutor(Executor):
         if job is not None:
             if source not in job.n_components:
                 return self._turned_away(NOBODY, data, "the source is no site of the job")
-            if t > max(self.round, 0) + AHEAD + job.reach:
+            # Others may have begun the segment, at a round this site has not been told yet.
+            if t > (job.n_rounds if self.round < 0 else self.round + AHEAD + job.reach):
                 return self._turned_away(source, data, "no site can be that many rounds ahead")
         kept = self.inbox.put(source, t, box)
         return make_reply(ReturnCode.OK if kept else ReturnCode.SERVICE_UNAVAILABLE)
