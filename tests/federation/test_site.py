@@ -279,6 +279,7 @@ def test_a_site_that_has_not_begun_takes_boxes_of_any_round_of_the_job():
     """After a loss all go on from a common round, and some sites begin before others."""
     pytest.importorskip("nvflare")
     from nvflare.apis.fl_constant import ReturnCode
+    from nvflare.apis.fl_context import FLContext
     from nvflare.apis.shareable import Shareable
 
     from fedmixtures.federation.nvflare_carrier import BODY
@@ -290,7 +291,7 @@ def test_a_site_that_has_not_begun_takes_boxes_of_any_round_of_the_job():
     def answer(t):
         message = Shareable()
         message[BODY] = Frame({"source": "bergen", "round": t}, boxes={"box": b"b"}).encode()
-        return executor._receive("", message, None).get_return_code()
+        return executor._receive("", message, FLContext()).get_return_code()
 
     assert answer(35) == ReturnCode.OK
     assert answer(51) == ReturnCode.BAD_REQUEST_DATA
