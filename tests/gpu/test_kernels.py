@@ -12,7 +12,7 @@ from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu
 from fedmixtures.discrepancy.matching import best_matchings
 from fedmixtures.mixture import statistics
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu
+from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu, statistics_of_kernel
 
 NODES = 70  # more than a tile, and no multiple of it
 
@@ -72,7 +72,7 @@ def test_statistics_and_gradients_agree_with_the_cpu_kernel(d):
         theta = Mixture(absent, theta.means, theta.covariances)
         args = (theta, jnp.asarray(rng.normal(size=(NODES, 9, d))), jnp.asarray(weights))
         wanted = jax.jit(statistics.statistics)(*args)
-        found = jax.jit(lambda *a: statistics._by_gpu_kernel(*a, interpret=True))(*args)
+        found = jax.jit(lambda *a: statistics_of_kernel(*a, interpret=True))(*args)
         wanted_nll = jax.jit(statistics.nll_and_gradient)(*args)
         of_rows = lambda theta, *rows: nll_gpu(theta, GpuRows.of(*rows), interpret=True)
         found_nll = jax.jit(of_rows)(*args)

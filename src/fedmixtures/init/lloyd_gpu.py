@@ -117,28 +117,10 @@ def _kernel(
 
     def step(carry):
         centres, before, done, settled, t, _ = carry
-
-        def one_row(r, carry):
-            sums, same = carry
-            x, weight = read(r)
-            label, _ = _nearest(centres, x)
-            old, _ = _nearest(before, x)
-            same = jnp.where((label == old) | (weight == 0), same, 0)
-            return _with_row(sums, label, x, weight), same
-
-        blank = [[zero] * (1 + d) for _ in range(k)]
-        sums, same = jax.lax.fori_loop(0, n_rows, one_row, (blank, none + 1))
+        moved, same = _moved(centres, before, done, read, n_rows)
         same = jnp.where(t > 0, same, 0)  # nothing to be the same as at first
-        empty = [jnp.where((total[0] == 0) & (done == 0), 1, 0) for total in sums]
-        fill = lambda sums: _filled(sums, empty, centres, read, n_rows)
-        sums = jax.lax.cond(sum_of(empty).max() > 0, fill, lambda sums: sums, sums)
-        moved = [
-            [jnp.where(s[0] > 0, s[1 + i] / jnp.where(s[0] > 0, s[0], 1), own[i]) for i in range(d)]
-            for s, own in zip(sums, centres, strict=True)
-        ]
         away = sum_of((a - b) * (a - b) for a, b in zip(_all(moved), _all(centres), strict=True))
-        small = away <= tolerance
-        ended = jnp.where((same > 0) | small, 1, done)
+        ended = jnp.where((same > 0) | (away <= tolerance), 1, done)
         settled = jnp.where((done == 0) & (same > 0), 1, settled)
         keep = lambda new, old: [
             [jnp.where(done > 0, b, a) for a, b in zip(*both, strict=True)]
@@ -161,6 +143,30 @@ def _kernel(
     inertia_ref[0, :] = jax.lax.fori_loop(0, n_rows, last_look, zero)
     for at, centre in enumerate(_all(centres)):
         centre_ref[at, :] = centre
+
+
+def _moved(centres, before, done, read, n_rows):
+    """The means of the rows nearest to each centre, and whether these are the rows of before."""
+    zero, d = jnp.zeros_like(centres[0][0]), len(centres[0])
+
+    def one_row(r, carry):
+        sums, same = carry
+        x, weight = read(r)
+        label, _ = _nearest(centres, x)
+        old, _ = _nearest(before, x)
+        same = jnp.where((label == old) | (weight == 0), same, 0)
+        return _with_row(sums, label, x, weight), same
+
+    blank = [[zero] * (1 + d) for _ in centres]
+    sums, same = jax.lax.fori_loop(0, n_rows, one_row, (blank, jnp.ones(done.shape, jnp.int32)))
+    empty = [jnp.where((total[0] == 0) & (done == 0), 1, 0) for total in sums]
+    fill = lambda sums: _filled(sums, empty, centres, read, n_rows)
+    sums = jax.lax.cond(sum_of(empty).max() > 0, fill, lambda sums: sums, sums)
+    moved = [
+        [jnp.where(s[0] > 0, s[1 + i] / jnp.where(s[0] > 0, s[0], 1), own[i]) for i in range(d)]
+        for s, own in zip(sums, centres, strict=True)
+    ]
+    return moved, same
 
 
 def _all(centres) -> list[jax.Array]:

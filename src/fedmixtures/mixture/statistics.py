@@ -54,7 +54,9 @@ def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistic
     k, d = theta.n_components, theta.n_features
     one_pass = statistics_of_products
     if _has_kernel(theta):
-        one_pass = _by_gpu_kernel
+        from fedmixtures.mixture.statistics_gpu import statistics_of_kernel
+
+        one_pass = statistics_of_kernel
     elif d <= UNROLLED and k * (1 + d + d * (d + 1) // 2) <= MOST_SUMS:
         return _unrolled(theta, rows, row_weights)
     elif 1 + d + d * (d + 1) // 2 <= MOST_SUMS and not on_gpu():
@@ -122,7 +124,7 @@ def log_density_slots(mixtures: Mixture, points: list[jax.Array]) -> jax.Array:
         theta, x = args
         inverse, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
         delta = [[x[i] - of(theta.means[..., i], c) for i in range(d)] for c in range(k)]
-        log_joint = _log_joint(_constants(theta, log_determinant), inverse, delta, of)
+        log_joint = _log_joint(log_constants(theta, log_determinant), inverse, delta, of)
         top = reduce(jnp.maximum, log_joint)
         return top + fast_log(sum_of(jnp.exp(one - top) for one in log_joint))
 
@@ -159,7 +161,7 @@ def _gradient_by_products(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax
     return means, 0.5 * (s.mass[..., None, None] * precision - sandwich)
 
 
-def _constants(theta: Mixture, log_determinant: jax.Array) -> jax.Array:
+def log_constants(theta: Mixture, log_determinant: jax.Array) -> jax.Array:
     """Logarithm of weight times normalising constant; minus infinity where absent."""
     present = theta.weights > 0
     log_weights = jnp.log(jnp.where(present, theta.weights, 1.0))
@@ -175,7 +177,7 @@ def _unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics
     """
     k, d = theta.n_components, theta.n_features
     inverse, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
-    constant = _constants(theta, log_determinant)
+    constant = log_constants(theta, log_determinant)
     x = [rows[:, :, i] for i in range(d)]  # (nodes, m)
     of = lambda part, c: part[:, c, None]  # (nodes, 1)
     delta = [[x[i] - of(theta.means[:, :, i], c) for i in range(d)] for c in range(k)]
@@ -202,34 +204,11 @@ def _unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics
     )
 
 
-def _by_gpu_kernel(
-    theta: Mixture, rows: Rows, row_weights: RowWeights, interpret: bool = False
-) -> Statistics:
-    """Few features on a GPU: one kernel, a thread per node."""
-    from fedmixtures.mixture.statistics_gpu import GpuRows, moments_gpu
-
-    d = theta.n_features
-    entries, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
-    constant = _constants(theta, log_determinant)
-    laid_out = GpuRows.of(rows, row_weights)
-    log_likelihood, sums = moments_gpu(
-        constant, theta.means, entries, laid_out, interpret=interpret
-    )
-    parts = [sums[:, i].T for i in range(sums.shape[1])]
-    triangle = iter(parts[1 + d :])
-    return Statistics(
-        log_likelihood,
-        parts[0],
-        jnp.stack(parts[1 : 1 + d], axis=-1),
-        symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
-    )
-
-
 def _rows_last(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """A dozen features at most: as `_unrolled`, but components stay an axis of the arrays."""
     d = theta.n_features
     inverse, log_determinant = inverse_cholesky(theta.covariances)
-    constant = _constants(theta, log_determinant)[:, :, None]
+    constant = log_constants(theta, log_determinant)[:, :, None]
     delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]  # (nodes, k, m)
     white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
     log_joint = constant - 0.5 * sum_of(w * w for w in white)
@@ -254,7 +233,7 @@ def statistics_of_products(theta: Mixture, rows: Rows, row_weights: RowWeights) 
     inverse, log_determinant = inverse_cholesky(theta.covariances)
     delta = rows[:, None, :, :] - theta.means[:, :, None, :]  # (nodes, k, m, d)
     white = jnp.einsum("nkij,nkmj->nkmi", inverse, delta)
-    constant = _constants(theta, log_determinant)[:, :, None]
+    constant = log_constants(theta, log_determinant)[:, :, None]
     log_joint = constant - 0.5 * jnp.square(white).sum(-1)
     log_density = jax.nn.logsumexp(log_joint, axis=1)
     share = jnp.exp(log_joint - log_density[:, None, :]) * row_weights[:, None, :]

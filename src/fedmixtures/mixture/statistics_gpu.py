@@ -18,7 +18,12 @@ from jaxtyping import Float, Int
 from fedmixtures._types import Array, Rows, RowWeights
 from fedmixtures.mixture import tiles_gpu
 from fedmixtures.mixture.gradient import gradient_entries
-from fedmixtures.mixture.linear import inverse_cholesky_entries, sum_of
+from fedmixtures.mixture.linear import (
+    inverse_cholesky_entries,
+    lower_triangle,
+    sum_of,
+    symmetric,
+)
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.tiles_gpu import TILE, Functions, leading, nodes_last, trailing
 from fedmixtures.mixture.trial import compare, some_mixtures
@@ -39,6 +44,25 @@ class GpuRows(eqx.Module):
     def of(cls, rows: Rows, row_weights: RowWeights) -> GpuRows:
         """Rows in use come first; padding between them weighs zero and does no harm."""
         return cls(*map(nodes_last, (rows, row_weights, tiles_gpu.in_use(row_weights))))
+
+
+def statistics_of_kernel(
+    theta: Mixture, rows: Rows, row_weights: RowWeights, interpret: bool = False
+):
+    """`statistics.statistics` of few features: one kernel, a thread per node."""
+    from fedmixtures.mixture.statistics import Statistics, log_constants
+
+    d = theta.n_features
+    entries, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
+    constant = log_constants(theta, log_determinant)
+    laid_out = GpuRows.of(rows, row_weights)
+    log_likelihood, sums = moments_gpu(
+        constant, theta.means, entries, laid_out, interpret=interpret
+    )
+    parts = [sums[:, i].T for i in range(sums.shape[1])]
+    triangle = iter(parts[1 + d :])
+    second = symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)])
+    return Statistics(log_likelihood, parts[0], jnp.stack(parts[1 : 1 + d], axis=-1), second)
 
 
 def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = False):
