@@ -22,7 +22,14 @@ NAMES = (
     "sensitivity",
 )
 """All experiments: the paper's in its order, then what stands behind them."""
-BEYOND = ("trust-sbm", "trust-robust", "trust-digits", "trust-ablation", "trust-cost")
+BEYOND = (
+    "trust-sbm",
+    "trust-robust",
+    "trust-digits",
+    "trust-ablation",
+    "trust-cost",
+    "trust-cost-gpu",
+)
 """Experiments beyond the paper: run by name, not with ``all``."""
 
 
