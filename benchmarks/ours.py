@@ -14,7 +14,6 @@ from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import build_layout
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
@@ -51,6 +50,8 @@ class Fit:
     name = "ours, whole fit"
 
     def __init__(self, problem: Problem, coupling: str):
+        from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+
         data = problem.node_data()
         self.args = data.rows, None, data.node_index
         self.estimator = NetworkGaussianMixture(

@@ -82,11 +82,14 @@ def _made(name, network, k, d, m, n_rounds, learning_rate=0.02, seed=0) -> Probl
     n = len(network.labels)
     centres = rng.normal(scale=3.0, size=(1, k, d)) + rng.normal(scale=0.3, size=(n, k, d))
     labels = rng.integers(k, size=(n, m))
-    rows = centres[np.arange(n)[:, None], labels] + rng.normal(size=(n, m, d))
+    rows = rng.normal(size=(n, m, d))
+    rows += centres[np.arange(n)[:, None], labels]
     means = centres + rng.normal(scale=0.3, size=centres.shape)
     factor = np.eye(d) + 0.2 * np.tril(rng.normal(size=(n, k, d, d)))
     weights = rng.dirichlet(np.full(k, 20.0), size=n)
     theta = Mixture(weights, means, factor @ np.swapaxes(factor, -1, -2))
-    with double():
-        start = BOUNDS.project(theta).to_numpy()
+    with double():  # in pieces: the memory of a solve is not to be hidden behind that of its start
+        pieces = [theta.at(slice(i, i + 5000)) for i in range(0, n, 5000)]
+        projected = [BOUNDS.project(piece).to_numpy().parts for piece in pieces]
+    start = Mixture(*map(np.concatenate, zip(*projected, strict=True)))
     return Problem(name, rows, network, start, n_rounds, learning_rate=learning_rate)

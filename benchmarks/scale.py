@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -19,9 +21,12 @@ def scale(sizes: list[int], couplings: list[str], n_rounds: int) -> list[dict]:
     for coupling in couplings:
         rows = []
         for n in sizes:
-            command = [sys.executable, "-m", "benchmarks.scale", str(n), coupling, str(n_rounds)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            rows.append(eval(done.stdout.splitlines()[-1]))  # noqa: S307, our own dict
+            rows.append(_measured("time", n, coupling, n_rounds))
+            with tempfile.TemporaryDirectory() as cache:
+                for run in ("first", "second"):
+                    rows[-1][f"memory_of_{run}_process"] = _measured(
+                        "memory", n, coupling, n_rounds, XDG_CACHE_HOME=cache
+                    )
             print(coupling, rows[-1], flush=True)
         seconds = [row["cpu_seconds_per_round"] for row in rows]
         exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
@@ -30,13 +35,20 @@ def scale(sizes: list[int], couplings: list[str], n_rounds: int) -> list[dict]:
     return results
 
 
-def one(n: int, coupling: str, n_rounds: int) -> dict:
-    """One size: rounds alone, and what the process needed."""
+def _measured(what: str, n: int, coupling: str, n_rounds: int, **environment: str) -> dict:
+    """What a process of its own prints."""
+    command = [sys.executable, "-m", "benchmarks.scale", what, str(n), coupling, str(n_rounds)]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def timed(n: int, coupling: str, n_rounds: int) -> dict:
+    """Rounds alone."""
     from benchmarks import ours
     from benchmarks.problems import problem
 
     made = problem(f"S4@{n}").shortened(n_rounds)
-    after_data = _peak()
     begin = time.perf_counter()
     solver = ours.Rounds(made, coupling, "float32")
     prepare = time.perf_counter() - begin
@@ -52,9 +64,22 @@ def one(n: int, coupling: str, n_rounds: int) -> dict:
         "cpu_seconds_per_round": min(cpu),
         "prepare_seconds": prepare,
         "temporary_megabytes": solver.temporary_bytes() / 2**20,
-        "peak_megabytes": _peak(),
-        "peak_megabytes_before_the_solver": after_data,
     }
+
+
+def remembered(n: int, coupling: str, n_rounds: int) -> dict:
+    """Largest resident memory (MB) of a process, step by step: a whole solve."""
+    peaks = {}
+    from benchmarks import ours
+    from benchmarks.problems import problem
+
+    peaks["imports"] = _peak()
+    made = problem(f"S4@{n}").shortened(n_rounds)
+    solver = ours.Solve(made, coupling, "float32")
+    peaks["data and graph"] = _peak()
+    solver.run()
+    peaks["solve"] = _peak()
+    return peaks
 
 
 def _peak() -> float:
@@ -62,4 +87,5 @@ def _peak() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(one(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))
+    measure = {"time": timed, "memory": remembered}[sys.argv[1]]
+    print(json.dumps(measure(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))))

@@ -34,9 +34,12 @@ class NodeData:
         X = np.asarray(X)
         weights = _row_weights(sample_weight, len(X))
         labels, index = group_labels(nodes, len(X))
-        keep = np.flatnonzero(weights > 0)
-        order = keep[np.argsort(index[keep], kind="stable")]
-        counts = np.bincount(index[keep], minlength=len(labels))
+        order = np.flatnonzero(weights > 0)
+        index = index[order] if len(order) < len(X) else index
+        counts = np.bincount(index, minlength=len(labels))
+        in_place = (index[1:] >= index[:-1]).all()  # node after node already
+        if not in_place:
+            order = order[np.argsort(index, kind="stable")]
         if (counts == 0).any():
             empty = [labels[i] for i in np.flatnonzero(counts == 0)]
             raise ValueError(
@@ -44,6 +47,8 @@ class NodeData:
                 "Drop the node or give it a positive weight."
             )
         offsets = np.concatenate([[0], np.cumsum(counts)])
+        if in_place and len(order) == len(X):
+            return cls(labels, X, weights, offsets, order)
         return cls(labels, X[order], weights[order], offsets, order)
 
     @property
@@ -85,6 +90,24 @@ class NodeData:
         return np.add.reduceat(self.row_weights, self.offsets[:-1])
 
 
+def _distinct(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `numpy.unique` with its inverse; without sorting what is sorted, as tables often are."""
+    if labels.dtype.kind in "iu" and (labels[1:] >= labels[:-1]).all():
+        new = np.ones(len(labels), dtype=bool)
+        np.not_equal(labels[1:], labels[:-1], out=new[1:])
+        return labels[new], np.cumsum(new) - 1
+    return np.unique(labels, return_inverse=True)
+
+
+def _missing(labels: np.ndarray) -> np.ndarray:
+    """Where there is no label: None, NaN and their like."""
+    if labels.dtype.kind in "biuSU":
+        return np.zeros(0, dtype=bool)
+    if labels.dtype.kind in "fc":
+        return np.isnan(labels)
+    return np.array([label is None or label != label for label in labels.tolist()], dtype=bool)
+
+
 def group_labels(nodes: Any, n_rows: int) -> tuple[tuple[Label, ...], np.ndarray]:
     """Distinct labels (sorted where they can be) and the position of each row's label in them."""
     if nodes is None:
@@ -95,7 +118,7 @@ def group_labels(nodes: Any, n_rows: int) -> tuple[tuple[Label, ...], np.ndarray
         raise ValueError(
             f"`nodes` has {found} but X has {n_rows} rows. Give one node label per row."
         )
-    missing = np.array([label is None or label != label for label in array.tolist()], dtype=bool)
+    missing = _missing(array)
     if missing.any():
         row = int(np.flatnonzero(missing)[0])
         raise ValueError(
@@ -103,7 +126,7 @@ def group_labels(nodes: Any, n_rows: int) -> tuple[tuple[Label, ...], np.ndarray
             "Give every row a node label or drop it."
         )
     try:
-        distinct, index = np.unique(array, return_inverse=True)
+        distinct, index = _distinct(array)
         labels = [_checks.plain(label) for label in distinct]
     except TypeError:  # labels of types that do not compare: keep the order of appearance
         labels = list(dict.fromkeys(array.tolist()))

@@ -67,7 +67,7 @@ class Padded:
     def of(cls, data: NodeData, most: int, dtype: str) -> Padded:
         """With room for pieces of up to `most` rows."""
         n, d = data.rows.shape
-        rows, row_weights = np.zeros((n + most, d), dtype), np.zeros(n + most)
+        rows, row_weights = np.zeros((n + most, d), dtype), np.zeros(n + most, dtype)
         rows[:n], row_weights[:n] = data.rows, data.row_weights
         return cls(rows, row_weights, data.offsets, data.total_weights())
 
@@ -76,9 +76,11 @@ class Padded:
         first, total = self.offsets[nodes], self.total_weight[nodes]
         behind = np.arange(m)[None] >= (self.offsets[nodes + 1] - first)[:, None]
         rows = _pieces(self.rows, first, m)
-        shares = _pieces(self.row_weights[:, None], first, m)[:, :, 0] / total[:, None]
+        shares = _pieces(self.row_weights[:, None], first, m)[:, :, 0]
+        total = total.astype(rows.dtype)
+        shares /= total[:, None]
         rows[behind], shares[behind] = 0.0, 0.0
-        return rows, shares.astype(rows.dtype), total.astype(rows.dtype)
+        return rows, shares, total
 
 
 def _pieces(table: np.ndarray, first: np.ndarray, m: int) -> np.ndarray:
