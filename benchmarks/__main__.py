@@ -62,6 +62,10 @@ def _parser() -> argparse.ArgumentParser:
         measured.add_argument("--dtype", default="float64", choices=("float64", "float32"))
         measured.add_argument("--repetitions", type=int, default=3)
         measured.set_defaults(command=command)
+    model = commands.add_parser("model", help="a round against degree, components and features")
+    model.add_argument("--couplings", default="euclidean,kl,mmd")
+    model.add_argument("--repetitions", type=int, default=3)
+    model.set_defaults(command=_model)
     cold = commands.add_parser("cold", help="new processes: help, first and second fit")
     cold.add_argument("--repetitions", type=int, default=3)
     cold.set_defaults(command=_cold)
@@ -129,6 +133,14 @@ def _cores(args) -> None:
 
     what = args.problems.split(","), args.couplings.split(","), args.dtype, args.repetitions
     print(report.write(args.name or f"cores-{args.dtype}", cores(*what)))
+
+
+def _model(args) -> None:
+    from benchmarks import report
+    from benchmarks.model import model
+
+    results = model(args.couplings.split(","), args.repetitions)
+    print(report.write(args.name or "model", results))
 
 
 def _cold(args) -> None:

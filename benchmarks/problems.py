@@ -72,6 +72,12 @@ def problem(name: str, seed: int = 0) -> Problem:
     return made[name]()
 
 
+def shaped(n: int, degree: int, k: int, d: int, n_rounds: int) -> Problem:
+    """As S4, with another shape."""
+    name = f"n={n}, degree={degree}, k={k}, d={d}"
+    return _made(name, sparse_random(n, degree, 0), k, d, 50, n_rounds)
+
+
 def _sized(name: str, n: int, seed: int) -> Problem:
     return _made(name, sparse_random(n, 10, seed), 5, 2, 50, 40, seed=seed)
 
