@@ -1,4 +1,4 @@
-"""The cost model: CPU seconds of a round against degree, components and features, with exponents."""
+"""The cost model: CPU seconds of a round against degree, components and features."""
 
 from __future__ import annotations
 
