@@ -52,7 +52,7 @@ def _unrolled(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
     nodes, slots, k = atoms.weights.shape
     d = own.n_features
     all_at_once = -(-slots * k // LANES) * LANES
-    size = all_at_once if all_at_once <= 2 * CHUNK else max(CHUNK, k)
+    size = all_at_once if all_at_once <= CHUNK else max(CHUNK, k)
     n_chunks = -(-slots * k // size)
     weights = atoms.weights * factors[:, :, None]
     mine = [field[:, 0] for field in _fields(atoms, weights)]
