@@ -94,7 +94,24 @@ def _batches(missing: Work) -> list[Work]:
         text = json.dumps([cell.task, own, apart], sort_keys=True)
         groups.setdefault(text, []).append((cell, seed))
     ordered = sorted(groups.values(), key=_cost, reverse=True)
-    return [work for group in ordered for work in _split(group)]
+    return _first_of_each_program([work for group in ordered for work in _split(group)])
+
+
+def _first_of_each_program(batches: list[Work]) -> list[Work]:
+    """Batches that need a program of their own come before those that find it compiled."""
+    first: dict[str, int] = {}
+    for i, work in enumerate(batches):
+        first.setdefault(_program(work), i)
+    leading = set(first.values())
+    return [batches[i] for i in sorted(range(len(batches)), key=lambda i: i not in leading)]
+
+
+def _program(work: Work) -> str:
+    """What is alike for runs of one compiled program, as far as that can be told from outside."""
+    cell, settings = work[0][0], work[0][0].settings
+    shapes = {k: v for k, v in settings.get("gtv", {}).items() if k.startswith("n_")}
+    known = cell.task, settings.get("method"), settings.get("n_components"), shapes
+    return json.dumps([*known, _dimension(cell), len(work), settings.get("discrepancy")])
 
 
 def _dimension(cell: Cell) -> Any:
