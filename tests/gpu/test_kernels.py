@@ -81,7 +81,7 @@ def test_statistics_and_gradients_agree_with_the_cpu_kernel(d):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("d", "k"), [(1, 4), (2, 3), (2, 5)])
+@pytest.mark.parametrize(("d", "k"), [(1, 4), (2, 3), (2, 4)])
 def test_centres_pull_as_the_matched_neighbours_do(d, k):
     rng = np.random.default_rng(20 + d)
     weight = rng.uniform(size=(NODES, 4))
