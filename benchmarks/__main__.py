@@ -31,16 +31,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all-cores", action="store_true", help="leave threads and cores alone")
     parser.add_argument("--name", help="file name of the result, without .json")
     commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run", help="the package against its peers")
+    couplings, times = _couplings(), _times()
+    run = commands.add_parser(
+        "run", help="the package against its peers", parents=[couplings, times]
+    )
     run.add_argument("--problems", default="S1,S2,S3,S4")
-    run.add_argument("--couplings", default="euclidean,kl,mmd")
     run.add_argument("--peers", default="P1,P2,P3")
-    run.add_argument("--dtype", default="float64", choices=("float64", "float32"))
-    run.add_argument("--repetitions", type=int, default=7)
     run.set_defaults(command=_run)
-    scale = commands.add_parser("scale", help="S5 and time against the number of nodes")
+    about = "S5 and time against the number of nodes"
+    scale = commands.add_parser("scale", help=about, parents=[couplings])
     scale.add_argument("--nodes", default="1000,10000,100000")
-    scale.add_argument("--couplings", default="euclidean,kl,mmd")
     scale.add_argument("--rounds", type=int, default=5)
     scale.set_defaults(command=_scale)
     union = commands.add_parser("union", help="twenty seeds as one program")
@@ -53,18 +53,15 @@ def _parser() -> argparse.ArgumentParser:
     fits = commands.add_parser("fits", help="1,000 local EM fits")
     fits.add_argument("--nodes", type=int, default=1000)
     fits.set_defaults(command=_fits)
-    limits = commands.add_parser("limits", help="distance from what one core could do")
+    about = "distance from what one core could do"
+    limits = commands.add_parser("limits", help=about, parents=[couplings, times])
     limits.add_argument("--problems", default="S2,S4")
-    cores = commands.add_parser("cores", help="what more cores add")
+    limits.set_defaults(command=_limits)
+    cores = commands.add_parser("cores", help="what more cores add", parents=[couplings, times])
     cores.add_argument("--problems", default="S2,S4,S4@10000")
-    for measured, command in ((limits, _limits), (cores, _cores)):
-        measured.add_argument("--couplings", default="euclidean,kl,mmd")
-        measured.add_argument("--dtype", default="float64", choices=("float64", "float32"))
-        measured.add_argument("--repetitions", type=int, default=3)
-        measured.set_defaults(command=command)
-    model = commands.add_parser("model", help="a round against degree, components and features")
-    model.add_argument("--couplings", default="euclidean,kl,mmd")
-    model.add_argument("--repetitions", type=int, default=3)
+    cores.set_defaults(command=_cores)
+    about = "a round against degree, components and features"
+    model = commands.add_parser("model", help=about, parents=[couplings, times])
     model.set_defaults(command=_model)
     cold = commands.add_parser("cold", help="new processes: help, first and second fit")
     cold.add_argument("--repetitions", type=int, default=3)
@@ -72,6 +69,19 @@ def _parser() -> argparse.ArgumentParser:
     points = commands.add_parser("sigma-points", help="error of KL without sampling")
     points.set_defaults(command=_sigma_points)
     return parser
+
+
+def _couplings() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--couplings", default="euclidean,kl,mmd")
+    return shared
+
+
+def _times() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--dtype", default="float64", choices=("float64", "float32"))
+    shared.add_argument("--repetitions", type=int, default=3)
+    return shared
 
 
 def _run(args) -> None:
@@ -139,7 +149,7 @@ def _model(args) -> None:
     from benchmarks import report
     from benchmarks.model import model
 
-    results = model(args.couplings.split(","), args.repetitions)
+    results = model(args.couplings.split(","), args.dtype, args.repetitions)
     print(report.write(args.name or "model", results))
 
 

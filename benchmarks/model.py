@@ -13,7 +13,7 @@ BASE = {"degree": 10, "k": 4, "d": 2}
 AXES = {"degree": (5, 10, 20, 40), "k": (4, 8, 16), "d": (4, 8, 16)}
 
 
-def model(couplings: list[str], repetitions: int) -> list[dict]:
+def model(couplings: list[str], dtype: str, repetitions: int) -> list[dict]:
     """One number varied at a time, the others as in `BASE`; exponents by least squares of logs."""
     results = []
     for coupling in couplings:
@@ -21,7 +21,7 @@ def model(couplings: list[str], repetitions: int) -> list[dict]:
             seconds = []
             for value in values:
                 made = shaped(NODES, **{**BASE, axis: value}, n_rounds=ROUNDS)
-                solver = ours.Rounds(made, coupling)
+                solver = ours.Rounds(made, coupling, dtype)
                 solver.run()  # compiles
                 times = interleaved({"rounds": solver.run}, repetitions)["rounds"]
                 seconds.append(min(times.cpu) / ROUNDS)

@@ -74,10 +74,7 @@ class NodeData:
     @cached_property
     def label_hashes(self) -> np.ndarray:
         """`label_hash` of every node: worked out once, for a million nodes it takes a second."""
-        plain, blake2b = _checks.plain, hashlib.blake2b  # `_digest`, without its million calls
-        digests = b"".join(
-            [blake2b(repr(plain(x)).encode(), digest_size=8).digest() for x in self.labels]
-        )
+        digests = b"".join([_digest(label) for label in self.labels])
         return np.frombuffer(digests, ">u8").astype(np.uint64)
 
     def of(self, position: int) -> tuple[np.ndarray, np.ndarray]:
