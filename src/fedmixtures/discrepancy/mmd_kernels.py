@@ -7,7 +7,7 @@ $v = S^{-1}\Delta$: $\partial g/\partial\mu_c = -g v$, $\partial g/\partial\Sigm
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -91,17 +91,19 @@ def _chunk_sums(own: Mixture, bandwidths, first, fields: list[jax.Array]) -> lis
     delta = [a - b for a, b in zip(mine[:d], atom[:d], strict=True)]
     entries = iter(a + b for a, b in zip(mine[d:], atom[d:], strict=True))
     summed = [[next(entries) for _ in range(i + 1)] for i in range(d)]
-    terms = None
-    for sigma in bandwidths:
+
+    def of_width(sigma):
         widened = [[*row[:-1], row[-1] + sigma * sigma] for row in summed]
-        new = pair_terms(delta, widened, sigma, d)
-        terms = new if terms is None else [a + b for a, b in zip(terms, new, strict=True)]
+        return pair_terms(delta, widened, sigma, d)
+
+    added = lambda total, new: [a + b for a, b in zip(total, new, strict=True)]
+    terms = reduce(added, map(of_width, bandwidths))
     weighted = [weight * term for term in terms]
     leading = jnp.zeros_like(weighted[0]) if first is None else first[:, None, :] * terms[0]
     return sum_together([leading, *weighted], axis=2)
 
 
-def _fields(mixture: Mixture, weights) -> list[jax.Array]:
+def _fields(mixture: Mixture, weights) -> list[Array]:
     """Weights, means and the lower triangle of the covariances: one array (..., k) each."""
     triangle = [entry for row in lower_triangle(mixture.covariances) for entry in row]
     return [weights, *(mixture.means[..., i] for i in range(mixture.n_features)), *triangle]

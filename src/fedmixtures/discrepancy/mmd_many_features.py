@@ -35,7 +35,7 @@ def by_elimination(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
     whole = lambda part: jnp.pad(part, [(0, padding), *[(0, 0)] * (part.ndim - 1)], mode="edge")
     split = lambda part: whole(part).reshape(n_chunks, size, *part.shape[1:])
     chunks = jax.tree.map(split, (own, atoms, factors))
-    sums = jax.lax.map(lambda chunk: _all_pairs(*chunk, bandwidths), chunks)
+    sums = jax.lax.map(lambda chunk: _all_pairs(*chunk, bandwidths=bandwidths), chunks)
     return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:nodes], sums)
 
 

@@ -35,7 +35,8 @@ class Group(eqx.Module):
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Blocks, nodes in a block, rows, slots."""
-        return (*self.data.rows.shape[:3], self.weight.shape[2])
+        blocks, nodes, rows = self.data.rows.shape[:3]
+        return blocks, nodes, rows, self.weight.shape[2]
 
 
 @dataclass(frozen=True)

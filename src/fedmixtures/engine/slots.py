@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
+import jax
 import numpy as np
 
-from fedmixtures._types import Array
 from fedmixtures.graph.network import Network
+
+Bits = TypeVar("Bits", np.ndarray, jax.Array, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def _inverse(order: np.ndarray) -> np.ndarray:
     return place
 
 
-def mixed(bits: Array | np.uint64) -> Array | np.uint64:
+def mixed(bits: Bits) -> Bits:
     """Scatter 64-bit numbers so that related ones become unrelated (splitmix64's finaliser)."""
     with np.errstate(over="ignore"):
         bits = bits + np.uint64(0x9E3779B97F4A7C15)

@@ -162,10 +162,10 @@ class Solution:
     history: History
     status: Status
     n_rounds: int
-    message: str = ""
+    message: str
     """What to know if the status is not `completed`."""
-    certificate: Certificate | None = None
-    traffic: Traffic | None = None
+    certificate: Certificate | None
+    traffic: Traffic
     account: Any = None
     """What the method tells of the run beside the mixtures, by node and by edge; or nothing."""
     shards: Shards | None = None

@@ -77,8 +77,8 @@ class Situation:
             blocks=part(found.blocks),
         )
         inside = self.honest[self.network.source] & self.honest[self.network.target]
-        ends = (number[end[inside]] for end in (self.network.source, self.network.target))
-        network = Network(tuple(range(len(kept))), *ends, self.network.weight[inside])
+        source, target = (number[end[inside]] for end in (self.network.source, self.network.target))
+        network = Network(tuple(range(len(kept))), source, target, self.network.weight[inside])
         components = tuple(self.n_components[i] for i in kept)
         name = f"{self.name}-honest"
         return Situation(name, self.seed, scenario, network, components, np.ones(len(kept), bool))
@@ -100,15 +100,16 @@ def _situation(text: str, seed: int) -> Situation:
     honest = np.ones(n, bool)
     if between is not None:
         rng = np.random.default_rng([seed, ROWS_STREAM])
-        arguments["rows_per_node"] = np.exp(rng.uniform(*np.log(between), n)).astype(int).tolist()
+        low, high = np.log(between)
+        arguments["rows_per_node"] = np.exp(rng.uniform(low, high, n)).astype(int).tolist()
+    liars_rng = np.random.default_rng([seed, LIARS_STREAM])
     if lies is not None:
-        rng = np.random.default_rng([seed, LIARS_STREAM])
-        honest[rng.choice(n, lies["count"], replace=False)] = False
+        honest[liars_rng.choice(n, lies["count"], replace=False)] = False
         arguments["rows_per_node"] = np.where(honest, LIAR_ROWS - 1, LIAR_ROWS).tolist()
     scenario = getattr(scenarios, arguments.pop("scenario"))(**arguments, seed=seed)
     if lies is not None and lies["kind"] == "shifted":
         for node in np.flatnonzero(~honest):
-            shift = rng.standard_normal(scenario.X.shape[1])
+            shift = liars_rng.standard_normal(scenario.X.shape[1])
             scenario.X[scenario.nodes == node] += shift / np.linalg.norm(shift)
     counts = [settings["n_components"]] * n
     if components is not None:

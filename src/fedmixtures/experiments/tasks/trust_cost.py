@@ -11,6 +11,7 @@ import numpy as np
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import Options
+from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators.resolve import METHODS, bounded
 from fedmixtures.experiments.tasks.fit import quiet_solve
 from fedmixtures.graph import generate
@@ -36,14 +37,18 @@ def _measure(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     data, network, theta = _nodes(settings, seed)
     method = bounded(METHODS[settings["method"]](), data, [settings["k"]] * data.n_nodes)
     options = Options(settings["n_rounds"], seed=seed)
-    seconds, begun = [], time.perf_counter()
-    for _ in range(2):
+
+    def timed() -> tuple[float, Solution]:
         start = clock()
         solution = quiet_solve(method, data, network, theta, options)
-        seconds.append(clock() - start)
+        return clock() - start, solution
+
+    begun = time.perf_counter()
+    first, _ = timed()
+    seconds, solution = timed()
     return {
-        "seconds": seconds[-1],
-        "first": seconds[0],
+        "seconds": seconds,
+        "first": first,
         "wall": time.perf_counter() - begun,
         "bytes": solution.traffic.message_bytes,
         "device": device,

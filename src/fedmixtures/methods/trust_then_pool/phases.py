@@ -91,7 +91,7 @@ def agree_round(
         state.tag,
         theirs.at((nodes, slot)),
         received.scalars.tag[nodes, slot],
-        on_offer.any(-1),
+        jnp.any(on_offer, -1),
         _pool_points(state, received, data),
         state.fits.held,
         method.prior_odds,

@@ -20,7 +20,7 @@ from fedmixtures.methods.trust_then_pool.phases import ROUNDS, nodes_first
 from fedmixtures.methods.trust_then_pool.schedule import Kind, kind_of
 from fedmixtures.methods.trust_then_pool.scores import log_densities
 from fedmixtures.methods.trust_then_pool.settings import FitSettings, Settings
-from fedmixtures.methods.trust_then_pool.state import Fits, Neighbours, State
+from fedmixtures.methods.trust_then_pool.state import Alone, Fits, Neighbours, State
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 
@@ -72,7 +72,7 @@ class TrustThenPool(NodeProgram):
         _checks.positive("prior_odds", self.prior_odds, allow_zero=True)
         _checks.whole("agree_rounds", self.agree_rounds)
 
-    def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> State:
+    def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Alone:
         """Local fits and their out-of-fold densities; nothing is sent."""
         of = lambda purpose: jax.vmap(lambda key: jr.fold_in(key, purpose))(keys)
         rows, weights = data.rows, counts(data)
@@ -88,9 +88,9 @@ class TrustThenPool(NodeProgram):
             present, data.total_weight, fitted, fitted, fold, nodes_first(models), alone, alone
         )
         begun = jnp.zeros(len(rows), jnp.int32)
-        return State(begun, fitted, fits, order, tag, moments(fitted, rows, weights), None)
+        return Alone(begun, fitted, fits, order, tag, moments(fitted, rows, weights))
 
-    def meet(self, state: State, weight: PerSlot) -> State:
+    def meet(self, state: Alone, weight: PerSlot) -> State:
         """Room for what is kept of every neighbour."""
         nodes, slots = weight.shape
         spread = lambda part: jnp.broadcast_to(part[:, None], (nodes, slots, *part.shape[1:]))
@@ -108,7 +108,9 @@ class TrustThenPool(NodeProgram):
             zero + 1,
             nobody,
         )
-        return eqx.tree_at(lambda s: s.slots, state, neighbours, is_leaf=lambda x: x is None)
+        return State(
+            state.round, state.theta, state.fits, state.order, state.tag, state.own, neighbours
+        )
 
     def outgoing(self, state: State, weight: PerSlot) -> Outgoing:
         """The round's letter, and the bit of each edge."""

@@ -50,8 +50,8 @@ class Neighbours(eqx.Module):
     same_tag: Bool[Array, "nodes s"]
 
 
-class State(eqx.Module):
-    """State of the nodes of a block."""
+class Alone(eqx.Module):
+    """State of the nodes of a block before they have met their neighbours."""
 
     round: Int[Array, " nodes"]
     theta: Mixture
@@ -61,4 +61,9 @@ class State(eqx.Module):
     tag: Tags
     own: Moments
     """The node's own statistics that take part in pooling."""
-    slots: Neighbours | None
+
+
+class State(Alone):
+    """State of the nodes of a block."""
+
+    slots: Neighbours
