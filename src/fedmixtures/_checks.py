@@ -37,7 +37,7 @@ def mixture_shapes(weights: Any, means: Any, covariances: Any) -> None:
         )
 
 
-def mixture_values(weights: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> None:
+def mixture_values(weights: Any, means: Any, covariances: Any) -> None:
     """Finite numbers, weights on the simplex, symmetric positive definite covariances."""
     for name, part in (("weights", weights), ("means", means), ("covariances", covariances)):
         if not np.isfinite(part).all():

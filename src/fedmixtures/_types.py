@@ -11,6 +11,8 @@ from jaxtyping import Bool, Float, Int, Key
 
 Array: TypeAlias = jax.Array | np.ndarray
 
+Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]  # JAX has no types for it
+
 Label: TypeAlias = Hashable
 """What names a node: a string, an integer, anything hashable with a stable ``repr``."""
 

@@ -77,7 +77,8 @@ class Euclidean(AbstractDiscrepancy):
         for (scale, a), (_, b) in zip(mine, theirs, strict=True):
             a, b = jnp.moveaxis(a, 0, -1), jnp.moveaxis(b, (0, 1), (-1, -2))  # slots, then nodes
             cost = cost + scale * jnp.square(a[:, None, None, :] - b[None])
-        match = best_matchings(cost.reshape(k, k, slots * nodes)).reshape(k, slots, nodes)
+        pairs_last = jnp.reshape(cost, (k, k, slots * nodes))
+        match = best_matchings(pairs_last).reshape(k, slots, nodes)
         order = jnp.transpose(match, (2, 1, 0))
         pick = lambda part: jnp.take_along_axis(
             part, order.reshape(*order.shape, *(1,) * (part.ndim - 3)), axis=2
@@ -119,7 +120,7 @@ class Euclidean(AbstractDiscrepancy):
     def __call__(self, own, frozen):
         """Eq. (3) at the frozen matching."""
         squares = [jnp.square(a - b).sum() for a, b in zip(own.parts, frozen.parts, strict=True)]
-        return sum(w * square for w, square in zip(self.block_weights, squares, strict=True))
+        return self._weighted(squares)
 
     def pull(self, own: Mixture, frozen: Any, weight: PerSlot) -> tuple[PerNode, Mixture]:
         r"""Closed form around the weighted mean of the matched neighbours, block by block.
@@ -144,4 +145,8 @@ class Euclidean(AbstractDiscrepancy):
             jnp.square(a[:, None] - b[None, :]).reshape(len(a), len(b), -1).sum(-1)
             for a, b in zip(own.parts, neighbour.parts, strict=True)
         ]
-        return sum(w * square for w, square in zip(self.block_weights, squares, strict=True))
+        return self._weighted(squares)
+
+    def _weighted(self, squares: list[jax.Array]) -> jax.Array:
+        weighted = (w * square for w, square in zip(self.block_weights, squares, strict=True))
+        return jnp.asarray(sum(weighted))

@@ -63,7 +63,7 @@ def _written_out(cost: Float[Array, "k k batch"]) -> Int[Array, " batch"]:
             for c in chosen:  # in order, so that the first of equals is kept
                 total, matching = known[subset ^ (1 << c)]
                 total, matching = total + cost[own, c], matching | (c << (BITS * own))
-                if least is None:
+                if least is None or found is None:
                     least, found = total, matching
                 else:
                     found = jnp.where(total < least, matching, found)

@@ -7,14 +7,14 @@ All lengths are rounded up to a coarse grid, so that one more node or row rarely
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.filling import Group, Padded, Plan, fill
 from fedmixtures.engine.hosts import on_host
@@ -34,6 +34,8 @@ GROUP_OVERHEAD = 25_000.0
 """Padded rows worth tolerating to save the compilation of one more shape."""
 SLOT_COST = 5.0
 """A neighbour slot costs about as much as this many rows."""
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,13 @@ def places_of(plans: Sequence[Plan], n_nodes: int) -> tuple[np.ndarray, np.ndarr
 
 
 def node_group(
-    label: Label,
+    label: Name,
     rows: np.ndarray,
     row_weights: np.ndarray,
-    neighbours: Mapping[Label, float],
+    neighbours: Mapping[Name, float],
     dtype: str = "float64",
     seed: int = 0,
-) -> tuple[Group, tuple[Label, ...]]:
+) -> tuple[Group, tuple[Name, ...]]:
     """A node by itself as the group of one that it is with `block_size=1`, as a silo needs it.
 
     `neighbours` gives the weight of each edge. Returned with it: the neighbour of every slot.

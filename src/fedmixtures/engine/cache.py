@@ -16,6 +16,7 @@ from pathlib import Path
 
 import jax
 
+FOLDER = "jax_compilation_cache_dir"
 SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,  # our programs are many and small
     "jax_persistent_cache_min_entry_size_bytes": 0,
@@ -51,7 +52,7 @@ def _machine() -> str:
 @contextmanager
 def compilation_cache() -> Iterator[None]:
     """Keep what is compiled inside this block; leave a cache that the user has set alone."""
-    folder = None if jax.config.jax_compilation_cache_dir else cache_folder()
+    folder = None if getattr(jax.config, FOLDER) else cache_folder()
     if folder is None:
         yield
         return
@@ -59,13 +60,13 @@ def compilation_cache() -> Iterator[None]:
 
     before = {name: getattr(jax.config, name) for name in SETTINGS}
     try:
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update(FOLDER, str(folder))
         for name, value in SETTINGS.items():
             jax.config.update(name, value)
         jax_cache.reset_cache()  # JAX decides once whether there is a cache
         yield
     finally:
-        jax.config.update("jax_compilation_cache_dir", None)
+        jax.config.update(FOLDER, None)
         for name, value in before.items():
             jax.config.update(name, value)
         jax_cache.reset_cache()

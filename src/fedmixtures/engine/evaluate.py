@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.blocks import build_layout
 from fedmixtures.engine.cache import compilation_cache
@@ -43,5 +44,5 @@ def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _evaluate(theta: Mixture, rows: jax.Array) -> jax.Array:
+def _evaluate(theta: Mixture, rows: Array) -> jax.Array:
     return over_blocks(jax.vmap(log_joint), theta, rows)

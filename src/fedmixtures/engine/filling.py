@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.slots import Slots
 from fedmixtures.methods.base import NodeRows
@@ -18,18 +18,18 @@ class Group(eqx.Module):
     """Blocks of one shape; all arrays lead with (blocks, nodes)."""
 
     data: NodeRows
-    weight: Array
+    weight: jax.Array
     """Edge weights (blocks, nodes, slots); zero marks an empty slot."""
-    sender: Array
+    sender: jax.Array
     """Where each slot's neighbour stands among all padded nodes; its own place if empty.
 
     Where blocks are spread over devices: among those of its own device, with what comes from the
     others behind them (`shards`). So it is with `reverse`.
     """
-    reverse: Array
+    reverse: jax.Array
     """Where the neighbour's slot for this very node stands among all padded slots."""
-    node_key: Array
-    slot_key: Array
+    node_key: jax.Array
+    slot_key: jax.Array
     """Bits of the random keys (…, 2): seed and label of the node, and of the slot's neighbour."""
 
     @property

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
+from fedmixtures._types import Device
 from fedmixtures.engine.checkpoint import Checkpoint
 from fedmixtures.mixture.mixture import Mixture
 
@@ -30,7 +29,7 @@ class Options:
     """Called with what it takes to go on, every `report_every` rounds."""
     resume: Checkpoint | None = None
     """Go on from here."""
-    devices: tuple[jax.Device, ...] = ()
+    devices: tuple[Device, ...] = ()
     """Where to run: over all of these if they are several, else where JAX runs by default.
     Only what neighbours send each other is spread; methods with a hub run on one."""
     keep_nodes: bool = False

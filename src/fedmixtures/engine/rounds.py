@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,9 +21,10 @@ from fedmixtures.mixture.mixture import Mixture
 
 Groups = tuple[Group, ...]
 States = tuple[Any, ...]
+M = TypeVar("M", bound=Method)
 
 
-def dynamic(program: Method, dtype: str) -> Method:
+def dynamic(program: M, dtype: str) -> M:
     """The program with its numbers as arrays: another alpha is not another compilation."""
     leaves, structure = jax.tree.flatten(_floats(program))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, float)]

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedmixtures._types import Array
+from fedmixtures._types import Array, Device
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.blocks import SLOT_COST, Layout, places_of, plan_groups
 from fedmixtures.engine.filling import Group, Padded, Plan, fill
@@ -49,7 +49,7 @@ class ShardedLayout(Layout):
 def build_sharded_layout(
     data: NodeData,
     network: Network,
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     dtype: str = "float64",
     seed: int = 0,
 ) -> ShardedLayout:

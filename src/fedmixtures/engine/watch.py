@@ -45,9 +45,9 @@ class Trace:
 
     def extend(self, infos: Info, rate: float | None) -> Trouble | None:
         """Add states (rounds, nodes) by what the rounds that began with them showed."""
-        first = len(self)
-        if self.start is None:
-            self.start = jax.tree.map(lambda part: part[0], infos)
+        first, start = len(self), self.start
+        if start is None:
+            start = self.start = jax.tree.map(lambda part: part[0], infos)
         self._fit += list(infos.fit.sum(-1))
         self._pull += list(self.pull_share * infos.pull.sum(-1))
         self._moved += list(infos.moved.sum(-1))
@@ -55,7 +55,7 @@ class Trace:
         if self.keep_nodes:
             self._node_fit += list(infos.fit)
             self._node_pull += list(infos.pull)
-        return self._first_bad(infos, first)
+        return self._first_bad(infos, first, start)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything recorded, for a checkpoint."""
@@ -71,14 +71,14 @@ class Trace:
             setattr(trace, name, list(arrays[name]))
         return trace
 
-    def _first_bad(self, states: Info, first: int) -> Trouble | None:
+    def _first_bad(self, states: Info, first: int, start: Info) -> Trouble | None:
         """The first state that is not finite, far above the start, or ran into the bound."""
         local = states.fit + states.pull
         with np.errstate(invalid="ignore"):  # infinite values are what is looked for below
-            rise = local - (self.start.fit + self.start.pull)[None]
+            rise = local - (start.fit + start.pull)[None]
         objective = self.objective
         limit = objective[0] + FAR * (abs(objective[0]) + local.shape[1])
-        arrived = (states.at_bound > 0) & (self.start.at_bound == 0)[None] & (rise > 0)
+        arrived = (states.at_bound > 0) & (start.at_bound == 0)[None] & (rise > 0)
         for r in range(len(local)):
             if not np.isfinite(local[r]).all():
                 node = int(np.flatnonzero(~np.isfinite(local[r]))[0])

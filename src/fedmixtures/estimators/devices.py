@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmixtures import _checks
-
-if TYPE_CHECKING:
-    import jax
+from fedmixtures._types import Device
 
 
-def resolve_devices(devices: Any) -> tuple[jax.Device, ...]:
+def resolve_devices(devices: Any) -> tuple[Device, ...]:
     """The devices meant by a number, by ``"all"`` or by themselves; none means JAX's default."""
     import jax
 

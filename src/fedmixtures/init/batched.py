@@ -63,7 +63,8 @@ def plus_plus(
 ) -> Centres:
     """k-means++ with a few candidates per centre, of which the best is kept."""
     n_trials = 2 + int(np.log(k))
-    draws = uniform(jnp.stack(random_words(keys, k, n_trials), -1)).astype(x.dtype)
+    words = random_words(jnp.asarray(keys), k, n_trials)
+    draws = uniform(jnp.stack(words, -1)).astype(x.dtype)
     first = _row_at(x, _drawn(weights, draws[:, 0, :1])[:, 0])
     closest = _squared_distance(x, first)
 

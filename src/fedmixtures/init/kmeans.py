@@ -53,14 +53,14 @@ class KMeansStart:
         ridge = default_ridge if self.ridge is None else self.ridge
         batched = self.batched or (self.batched is None and data.n_nodes >= MANY_NODES)
         seeds = seeds_of_many(seed, data.label_hashes) if batched else None
-        if batched and on_gpu():
+        if seeds is not None and on_gpu():
             from fedmixtures.init.many_nodes_gpu import mixtures_on_gpu
 
             return mixtures_on_gpu(data, n_components, seeds, self.n_init, ridge)
         data = distinct_rows_of_all(data)
         counts = dict(zip(data.labels, data.counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
-        if batched:
+        if seeds is not None:
             return mixtures_of_many(data, n_components, seeds, self.n_init, ridge)
         # Threads cost more than they bring on rows this few, much more on a busy machine.
         with threadpool_limits(1, user_api="openmp"):

@@ -40,10 +40,11 @@ class jit:
 
 
 @cache
-def _jitted(function: Callable, backend: str):
+def _jitted(function: Callable, backend: str) -> Any:
     if backend != "cpu":
         return eqx.filter_jit(function)
-    return eqx.filter_jit(function, compiler_options=_known())
+    # Equinox hands the settings of `jax.jit` on, but its types do not say so.
+    return eqx.filter_jit(function, compiler_options=_known())  # pyright: ignore[reportCallIssue]
 
 
 @cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import jax
-
+from fedmixtures._types import Array
 from fedmixtures.mixture.linear import Triangle, sum_of
 
 
 def gradient_entries(
-    factor: Triangle, mass: jax.Array, first: list[jax.Array], second: Triangle
-) -> tuple[list[jax.Array], Triangle]:
+    factor: Triangle, mass: Array, first: list[Array], second: Triangle
+) -> tuple[list[Array], Triangle]:
     """What `statistics.nll_and_gradient` says of means and covariances (the lower triangle).
 
     `factor` is the inverse Cholesky factor of the covariance, `first` and `second` are moments.

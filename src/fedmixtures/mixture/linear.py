@@ -7,7 +7,7 @@ for ever on a machine of two cores (seen with `dtrsm` and `dpotrf`; gone in JAX 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from fedmixtures._types import Array
 UNROLLED = 4
 """Up to this many features matrix algebra is written out entry by entry."""
 
-Triangle = list[list[jax.Array]]
+Triangle = list[list[Array]]
 """Lower triangle of a symmetric or triangular matrix, an array (the batch) per entry."""
 
 
@@ -35,8 +35,10 @@ def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
     """
     matrices = jnp.asarray(matrices)
     return [
-        [0.5 * (matrices[..., i, j] + matrices[..., j, i]) for j in range(i)]
-        + [matrices[..., i, i]]
+        [
+            *(0.5 * (matrices[..., i, j] + matrices[..., j, i]) for j in range(i)),
+            matrices[..., i, i],
+        ]
         for i in range(matrices.shape[-1])
     ]
 
@@ -53,7 +55,7 @@ def cholesky_entries(entries: Triangle) -> Triangle:
     return _cholesky_entries(entries)[0]
 
 
-def _cholesky_entries(entries: Triangle) -> tuple[Triangle, list[jax.Array], list[jax.Array]]:
+def _cholesky_entries(entries: Triangle) -> tuple[Triangle, list[Array], list[Array]]:
     """The factor, the inverses of its diagonal, and the squares of its diagonal."""
     d = len(entries)
     factor: Triangle = [[entries[i][j] for j in range(i + 1)] for i in range(d)]
@@ -68,7 +70,7 @@ def _cholesky_entries(entries: Triangle) -> tuple[Triangle, list[jax.Array], lis
     return factor, inverse_diagonal, pivots
 
 
-def inverse_cholesky_entries(entries: Triangle) -> tuple[Triangle, jax.Array]:
+def inverse_cholesky_entries(entries: Triangle) -> tuple[Triangle, Array]:
     r"""$L^{-1}$ with $A = LL^\top$, and $\ln|A|$, entry by entry over the batch."""
     d = len(entries)
     factor, inverse_diagonal, pivots = _cholesky_entries(entries)
@@ -193,7 +195,7 @@ def inverse_by_elimination(
     return jax.lax.fori_loop(0, d, eliminate, start)[:2]
 
 
-def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[jax.Array]:
+def sum_together(terms: Sequence[Array], axis: int | tuple[int, ...]) -> list[jax.Array]:
     """Sum several arrays of one shape over one axis in a single loop.
 
     The arrays usually share dear intermediate values (an exponential, say). XLA on CPU would work
@@ -201,7 +203,7 @@ def sum_together(terms: list[jax.Array], axis: int | tuple[int, ...]) -> list[ja
     """
     axes = (axis,) if isinstance(axis, int) else axis
     if on_gpu():  # there XLA joins sums by itself, and works them out by more threads than so
-        return [term.sum(axes) for term in terms]
+        return [jnp.sum(term, axes) for term in terms]
     zeros = [jnp.zeros((), term.dtype) for term in terms]
     return list(
         jax.lax.reduce(

@@ -75,14 +75,17 @@ def sample_slots(mixtures: Mixture, keys: Key[Array, "nodes s"], n: int) -> list
         cumulative = jnp.cumsum(weights, axis=-1)
         level = even * cumulative[:, -1:]
         factor = cholesky_entries(lower_triangle(covariances))
+
+        def point(i, c):
+            shift = sum_of(of(factor[i][j], c) * noise[j] for j in range(i + 1))
+            return of(means[..., i], c) + shift
+
         points = []
         for i in range(d):
-            chosen = None
-            for c in range(k):  # the last one whose share of (0, 1) has begun
-                shift = sum_of(of(factor[i][j], c) * noise[j] for j in range(i + 1))
-                point = of(means[..., i], c) + shift
-                begun = c == 0 or level >= of(cumulative, c - 1)
-                chosen = point if c == 0 else jnp.where(begun, point, chosen)
+            chosen = point(i, 0)
+            for c in range(1, k):  # the last one whose share of (0, 1) has begun
+                new = point(i, c)
+                chosen = jnp.where(level >= of(cumulative, c - 1), new, chosen)
             points.append(chosen)
         return points
 

@@ -144,7 +144,7 @@ def _log_joint(constant, inverse, delta, of) -> list[jax.Array]:
     return log_joint
 
 
-def _gradient_by_entries(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax.Array]:
+def _gradient_by_entries(theta: Mixture, s: Statistics) -> tuple[Array, Array]:
     d = theta.n_features
     inverse, _ = inverse_cholesky_entries(lower_triangle(theta.covariances))
     first = [s.first[..., i] for i in range(d)]
@@ -153,7 +153,7 @@ def _gradient_by_entries(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax.
     return jnp.stack(means, axis=-1), symmetric(covariances)
 
 
-def _gradient_by_products(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax.Array]:
+def _gradient_by_products(theta: Mixture, s: Statistics) -> tuple[Array, Array]:
     inverse, _ = inverse_cholesky(theta.covariances)
     precision = jnp.einsum("nkpi,nkpj->nkij", inverse, inverse)
     sandwich = jnp.einsum("nkia,nkab,nkbj->nkij", precision, s.second, precision)
@@ -161,7 +161,7 @@ def _gradient_by_products(theta: Mixture, s: Statistics) -> tuple[jax.Array, jax
     return means, 0.5 * (s.mass[..., None, None] * precision - sandwich)
 
 
-def log_constants(theta: Mixture, log_determinant: jax.Array) -> jax.Array:
+def log_constants(theta: Mixture, log_determinant: Array) -> jax.Array:
     """Logarithm of weight times normalising constant; minus infinity where absent."""
     present = theta.weights > 0
     log_weights = jnp.log(jnp.where(present, theta.weights, 1.0))

@@ -83,7 +83,8 @@ class Trust:
         names = np.where(best[..., 0] == 0, "substitute", "harmless")
         names = np.where(bound[..., 0] > 0, "substitute", names)  # looked at first
         best = np.where(bound[..., :1] > 0, 0, best)
-        trusted, pooled = edges["trusted"].all(1), edges["pooled"].all(1)
+        both = lambda of_ends: np.logical_and.reduce(of_ends, axis=1)
+        trusted, pooled = both(edges["trusted"]), both(edges["pooled"])
         n = len(labels)
         joined = csr_array((np.ones(pooled.sum()), (source[pooled], target[pooled])), (n, n))
         return cls(

@@ -66,7 +66,7 @@ def hard_start(
         return jnp.where(nearest[:, None, :] == number, counts[:, None, :], 0.0)
 
     def lloyd(_, centres):
-        mass, first, _ = _sums(members(centres), centres, points, only_means=True)
+        mass, first = _sums(members(centres), centres, points, only_means=True)
         moved = centres + first / jnp.maximum(mass, EMPTY)[..., None]
         return jnp.where((mass > EMPTY)[..., None], moved, centres)
 
@@ -89,13 +89,15 @@ def _products(centres: Float[Array, "nodes k d"], points: Rows) -> Float[Array, 
 
 def _sums(
     share: Float[Array, "nodes k m"], centres, points: Rows, only_means: bool = False
-) -> tuple[Array, Array, Array | None]:
+) -> tuple[Array, ...]:
     """Mass, first and second moments of the points about the centres, each point by its share."""
     d = centres.shape[-1]
     if d > UNROLLED:
         delta = points[:, None] - centres[:, :, None]
         first = jnp.einsum("nkm,nkmi->nki", share, delta)
-        second = None if only_means else jnp.einsum("nkm,nkmi,nkmj->nkij", share, delta, delta)
+        if only_means:
+            return share.sum(-1), first
+        second = jnp.einsum("nkm,nkmi,nkmj->nkij", share, delta, delta)
         return share.sum(-1), first, second
     delta = [points[:, None, :, i] - centres[:, :, i, None] for i in range(d)]
     first = [share * delta[i] for i in range(d)]
@@ -103,7 +105,7 @@ def _sums(
     mass, *sums = sum_together([share, *first, *second], axis=2)
     first, triangle = jnp.stack(sums[:d], axis=-1), iter(sums[d:])
     if only_means:
-        return mass, first, None
+        return mass, first
     return mass, first, symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)])
 
 
