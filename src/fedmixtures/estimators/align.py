@@ -52,4 +52,4 @@ def _pairwise(a: Mixture, b: Mixture) -> np.ndarray:
         for x, y in zip(a.parts, b.parts, strict=True)
     )
     differ = (a.weights > 0)[:, None] != (b.weights > 0)[None, :]
-    return squares + np.where(differ, 1e6 * (1 + squares.max()), 0.0)
+    return squares + np.where(differ, 1e6 * (1 + np.max(squares)), 0.0)

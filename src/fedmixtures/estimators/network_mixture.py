@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             on_chunk=self._on_chunk,
             on_checkpoint=None
             if self.checkpoint is None
-            else lambda checkpoint: write_checkpoint(self.checkpoint, checkpoint),
+            else partial(write_checkpoint, self.checkpoint),
             resume=None if resume is None else read_checkpoint(resume),
             keep_nodes=self.keep_node_history,
             devices=resolve_devices(self.devices),

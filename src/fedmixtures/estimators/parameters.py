@@ -5,24 +5,32 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
 from fedmixtures.estimators import resolve
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:
     """All fields of a dataclass, deep, under ``name__field``."""
     found: dict[str, Any] = {}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            key = f"{name}__{field.name}"
-            found[key] = getattr(value, field.name)
-            found.update(nested(key, found[key]))
+    for field in _fields(value):
+        key = f"{name}__{field}"
+        found[key] = getattr(value, field)
+        found.update(nested(key, found[key]))
     return found
+
+
+def _fields(value: Any) -> list[str]:
+    """Names of the fields of a dataclass object; nothing else has any."""
+    if isinstance(value, type) or not dataclasses.is_dataclass(value):
+        return []
+    return [field.name for field in dataclasses.fields(value)]
 
 
 def replaced(value: Any, path: str, new: Any, name: str) -> Any:
     """A copy of `value` with the field at ``a__b__c`` replaced."""
     head, _, rest = path.partition("__")
-    fields = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+    fields = _fields(value)
     if head not in fields:
         has = ", ".join(fields) or "none"
         raise ValueError(
@@ -32,7 +40,7 @@ def replaced(value: Any, path: str, new: Any, name: str) -> Any:
     return dataclasses.replace(value, **{head: inner})
 
 
-class NestedParameters:
+class NestedParameters(BaseEstimator):
     """`get_params` and `set_params` that reach into the frozen objects of an estimator."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

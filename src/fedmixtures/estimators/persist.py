@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.io.arrays import read_arrays, write_arrays
@@ -30,7 +32,8 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
     network, history = model.network_, model.history_
-    arrays = dict(zip(("weights", "means", "covariances"), model._theta.parts, strict=True))
+    parts = map(np.asarray, model._theta.parts)
+    arrays = dict(zip(("weights", "means", "covariances"), parts, strict=True))
     arrays |= {"source": network.source, "target": network.target, "edge_weight": network.weight}
     for field in dataclasses.fields(History):
         values = getattr(history, field.name)
@@ -74,17 +77,17 @@ def load(path: str | Path) -> NetworkGaussianMixture:
     if names is not None:
         model.feature_names_in_ = names.astype(object)
     model.n_features_in_ = arrays["means"].shape[-1]
-    stored = {f.name: arrays.get(f"history.{f.name}") for f in dataclasses.fields(History)}
+    stored = {f.name: f"history.{f.name}" for f in dataclasses.fields(History)}
+    history = {name: arrays[key] for name, key in stored.items() if key in arrays}
     model._adopt(
         labels,
         Mixture(arrays["weights"], arrays["means"], arrays["covariances"]),
-        History(**stored),
+        History(**history),
         header["status"],
         header["n_rounds"],
     )
     records = {"Certificate": Certificate, "Traffic": Traffic, "Trust": Trust}
     model.certificate_ = decode(header["certificate"], records)
-    model.shards_ = None
     model.shards_ = None
     model.traffic_ = decode(header["traffic"], records)
     model.trust_ = decode(header.get("trust"), records)
@@ -112,4 +115,5 @@ def _public_classes() -> dict[str, type]:
     import fedmixtures
 
     found = {name: getattr(fedmixtures, name) for name in fedmixtures.__all__}
-    return {name: c for name, c in found.items() if dataclasses.is_dataclass(c)}
+    is_record = lambda c: isinstance(c, type) and dataclasses.is_dataclass(c)
+    return {name: c for name, c in found.items() if is_record(c)}
