@@ -34,7 +34,7 @@ class Watch:
 
     task: Task
     folder: RunFolder | None
-    bar: RoundsBar
+    bar: RoundsBar | None
     records: list[dict[str, Any]] = field(default_factory=list)
     snapshots: dict[int, Mixture] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
@@ -67,7 +67,8 @@ class Watch:
         if self.test is not None:
             self.held_out[reached] = self.mean_over_nodes(theta, self.test)
         objective = self.records[-1]["objective"] if self.records else None
-        self.bar.reached(reached, objective, self.held_out.get(reached))
+        if self.bar is not None:
+            self.bar.reached(reached, objective, self.held_out.get(reached))
         if self.folder is not None:
             self.folder.write_history(self.history())
             self.folder.write_snapshots(self.snapshots)

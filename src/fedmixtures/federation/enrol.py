@@ -33,8 +33,12 @@ def init_hub(folder: Path, host: str, port: int) -> tuple[Path, str]:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / AUTHORITY).exists():
         raise ValueError(f"{str(folder)!r} already holds a hub's authority. Choose another folder.")
-    profile = {"name": PROJECT, "scheme": "http", "connection_security": "mtls"}
-    profile["server"] = _server(host, port)
+    profile = {
+        "name": PROJECT,
+        "scheme": "http",
+        "connection_security": "mtls",
+        "server": _server(host, port),
+    }
     (folder / PROFILE).write_text(json.dumps(profile, indent=2))
     told = nvflare(
         "cert", "init", "--profile", str(folder / PROFILE), "-o", str(folder / AUTHORITY)

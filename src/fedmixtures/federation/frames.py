@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -133,6 +133,6 @@ def _segment(entry: Any) -> tuple[str, tuple[int, ...] | None, int]:
     return entry["name"], tuple(shape), 8 * math.prod(shape)
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
     """A whole number from 0 that fits in 32 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32

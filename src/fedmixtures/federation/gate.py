@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._types import Array
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
 from fedmixtures.methods.base import NodeRows
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -89,7 +90,7 @@ def effective_counts(mixture: Mixture, data: NodeRows) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _masses(mixture: Mixture, data: NodeRows) -> jax.Array:
+def _masses(mixture: Mixture, data: NodeRows) -> Array:
     return statistics(mixture, data.rows, jnp.where(data.row_weights > 0, 1.0, 0.0)).mass
 
 
@@ -132,4 +133,4 @@ def _kernels(means: jax.Array, covariances: jax.Array) -> jax.Array:
     difference = means[:, None, :] - means[None, :, :]
     sums = covariances[:, None] + covariances[None, :]
     bandwidths = [jnp.asarray(s, means.dtype) for s in MMD().bandwidths]
-    return sum(expected_kernel(difference, sums, sigma) for sigma in bandwidths)
+    return jnp.asarray(sum(expected_kernel(difference, sums, sigma) for sigma in bandwidths))

@@ -62,7 +62,7 @@ def _check_mixtures(like: Any, arrays: list[np.ndarray], feasible: FeasibleSet |
     at = 0
     for part in jax.tree.leaves(like, is_leaf=lambda node: isinstance(node, Mixture)):
         if isinstance(part, Mixture):
-            check_model(*arrays[at : at + 3], feasible)
+            check_model(*arrays[at : at + 3], feasible=feasible)
             at += 3
         else:
             at += 1

@@ -193,7 +193,7 @@ class Node:
         source, source_round, box = entry["source"], entry.get("round"), entry.get("box")
         if source not in session.neighbours:
             raise ModelRefused("the source is no neighbour of this node")
-        if not is_count(source_round) or source_round > session.round:
+        if not is_count(source_round) or source_round > session.reached:
             raise ModelRefused("the message is not of this round or an earlier one")
         if source_round <= session.heard.get(source, (-1, None))[0]:
             raise ModelRefused("a message of that round or a later one was already taken")
@@ -215,7 +215,7 @@ class Node:
     ) -> Frame:
         boxes, listed = {}, []
         for i, (destination, content) in enumerate(contents):
-            address = Address(session.job.key, session.round, self.name, destination)
+            address = Address(session.job.key, session.reached, self.name, destination)
             box = self.key.seal(content, self._key_of(destination), address)
             boxes[f"box.{i}"] = box
             listed.append({"destination": destination, "round": session.round, "box": f"box.{i}"})

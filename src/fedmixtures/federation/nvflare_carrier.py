@@ -1,5 +1,8 @@
 """How a site's boxes and its signs of life travel through NVFlare."""
 
+# NVFlare is an extra, which need not be there to check the types of the rest.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import contextlib

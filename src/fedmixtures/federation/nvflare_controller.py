@@ -5,6 +5,9 @@ refuses, or when one is lost; what happened is left in ``outcome.json`` of the r
 driver decides how to go on. This module imports no JAX.
 """
 
+# NVFlare is an extra, which need not be there to check the types of the rest.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json

@@ -5,6 +5,9 @@ from the job. Boxes from other sites lie in an inbox by claimed source and round
 opened them; whoever sent them, only the node says whether they are what they claim.
 """
 
+# NVFlare is an extra, which need not be there to check the types of the rest.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import time
@@ -83,9 +86,9 @@ class NodeExecutor(Executor):
         """Count it for the hub's eyes; note the first ones in the local log."""
         if self.voice is not None:
             self.voice.rejected[source] += 1
-        if self.node is not None and sum(self.voice.rejected.values()) <= LOGGED_REFUSALS:
-            size = len(data) if isinstance(data, (bytes, bytearray)) else None
-            self.node.log.write("turned away", claims=source, bytes=size, reason=reason)
+            if self.node is not None and self.voice.rejected.total() <= LOGGED_REFUSALS:
+                size = len(data) if isinstance(data, (bytes, bytearray)) else None
+                self.node.log.write("turned away", claims=source, bytes=size, reason=reason)
         return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
     def execute(
@@ -98,8 +101,8 @@ class NodeExecutor(Executor):
             return make_reply(ReturnCode.BAD_TASK_DATA)
         if task_name == "hello":
             reply = self._hello(frame, fl_ctx)
-        elif task_name == "run" and self.job is not None:
-            reply = self._run(frame, fl_ctx, abort_signal)
+        elif task_name == "run" and self.job is not None and self.voice is not None:
+            reply = self._run(self.job, self.voice, frame, fl_ctx, abort_signal)
         else:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         result = make_reply(ReturnCode.OK)
@@ -139,9 +142,11 @@ class NodeExecutor(Executor):
         finally:
             self.in_node += time.perf_counter() - began
 
-    def _run(self, frame: Frame, fl_ctx: FLContext, abort_signal: Signal) -> Frame:
+    def _run(
+        self, job: Job, voice: Voice, frame: Frame, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Frame:
         """All rounds from the common one on."""
-        job, head, name = self.job, frame.head, self.node.name
+        head, name = frame.head, self.node.name
         neighbours = set(job.neighbours(name)) & set(head["present"])
         carrier = Carrier(fl_ctx.get_engine(), name, job.key, neighbours)
         began, self.in_node, done = time.perf_counter(), 0.0, False
@@ -149,12 +154,12 @@ class NodeExecutor(Executor):
         try:
             reply = self._ask(request("share", job=job.key, round=head["round"]))
             while reply.head["kind"] != "refused" and not abort_signal.triggered:
-                self.round = self.voice.round = reply.head["round"]
+                self.round = voice.round = reply.head["round"]
                 carrier.send(reply)
                 if self.round >= job.n_rounds or alone:  # nobody will speak: it holds, others end
                     done = True
                     return self._ask(request("result", job=job.key))
-                reply = self._one_round(neighbours, head["deadline"], abort_signal)
+                reply = self._one_round(job, voice, neighbours, head["deadline"], abort_signal)
             return reply
         finally:
             self.node.log.write(
@@ -162,11 +167,13 @@ class NodeExecutor(Executor):
                 seconds=round(time.perf_counter() - began, 4), in_node=round(self.in_node, 4),
             )  # fmt: skip
             carrier.close(LAST_WORDS if done else 0.0)
-            self.voice.say()
+            voice.say()
 
-    def _one_round(self, neighbours: set[str], deadline: float, abort: Signal) -> Frame:
+    def _one_round(
+        self, job: Job, voice: Voice, neighbours: set[str], deadline: float, abort: Signal
+    ) -> Frame:
         """Wait for the neighbours that are there, then step; hold while nobody is heard."""
-        t, key = self.round, self.job.key
+        t, key = self.round, job.key
         end, fresh = time.monotonic() + deadline, set()
         while not abort.triggered:
             boxes = self.inbox.up_to(t)
@@ -176,17 +183,17 @@ class NodeExecutor(Executor):
                     return reply
                 fresh = set(reply.head["fresh"])
                 for entry in reply.head["rejected"]:
-                    known = entry["source"] in self.job.n_components
-                    self.voice.rejected[entry["source"] if known else NOBODY] += 1
+                    known = entry["source"] in job.n_components
+                    voice.rejected[entry["source"] if known else NOBODY] += 1
             late = time.monotonic() > end
             if neighbours <= fresh or (late and fresh):
                 reply = self._ask(request("step", job=key, round=t, messages=[]))
                 if reply.head["kind"] == "refused" or not reply.head["held"]:
-                    self.voice.waiting_for = []
+                    voice.waiting_for = []
                     return reply
             self.inbox.wait(0.2)
             if time.monotonic() > end - deadline + SILENT_AFTER:
-                self.voice.waiting_for = sorted(neighbours - fresh)
+                voice.waiting_for = sorted(neighbours - fresh)
         return request("refused", reason="the run was ended")
 
 

@@ -103,6 +103,20 @@ def shares_counts(program: NodeProgram) -> bool:
     return not isinstance(program, GTVMin)
 
 
+def merging(program: NodeProgram) -> tuple[FeasibleSet, bool]:
+    """Bounds of the mixtures it sends, and whether these may lose a component on the way."""
+    if not isinstance(program, GTVMin) or program.feasible is None:
+        raise JobError("the method does not send mixtures within a feasible set")
+    return program.feasible, not program.discrepancy.needs_equal_components
+
+
+def private_round(job: Job, program: NodeProgram) -> tuple[float, int]:
+    """What a round is charged for: its noise, and how many steps have it."""
+    if job.privacy is None or not isinstance(program, GTVMin):
+        raise JobError("the job has no differential privacy")
+    return job.privacy["noise"], program.n_local_steps
+
+
 def starting_mixture(job: Job, program: NodeProgram, site: str, rows: np.ndarray) -> Mixture:
     """Where this node begins; without a look at the rows if they are under privacy."""
     k, d = job.n_components[site], len(job.features)

@@ -20,6 +20,8 @@ from fedmixtures.federation.ledger import Ledger
 from fedmixtures.federation.message import decode_message
 from fedmixtures.federation.program import (
     feasible_of,
+    merging,
+    private_round,
     program_of,
     shares_counts,
     starting_mixture,
@@ -89,6 +91,13 @@ class Session:
         readable = [t for t in self.store.rounds() if self.store.read(t) is not None]
         return sorted({0, *readable})
 
+    @property
+    def reached(self) -> int:
+        """The round this node stands after."""
+        if self.round is None:
+            raise Refused("this node stands nowhere yet: ask it to share first")
+        return self.round
+
     def go_to(self, t: int) -> None:
         """Stand after `t` rounds: from memory, from disk, or from the start."""
         if self.round == t:
@@ -127,7 +136,7 @@ class Session:
         found: dict[str, list[str]] = {"fresh": [], "stale": [], "dropped": [], "silent": []}
         for source in self.slots:
             source_round, message = self.heard.get(source, (-1, None))
-            behind = self.round - source_round
+            behind = self.reached - source_round
             if source_round < 0 or behind > self.job.max_stale:
                 found["dropped"].append(source)
             else:
@@ -141,13 +150,13 @@ class Session:
         if not self.store.is_ours():
             raise Refused("another process of this site has taken the job over")
         if self.ledger is not None:
-            self.ledger.charge(self.job.privacy["noise"], self.given.n_local_steps)
+            self.ledger.charge(*private_round(self.job, self.given))
         usable = {*freshness["fresh"], *freshness["stale"]} - {*freshness["silent"]}
-        state = self._stepped(usable, self.round)
+        state = self._stepped(usable, self.reached)
         leaves = tuple(np.asarray(leaf) for leaf in jax.tree.leaves(state))
         if not all(np.isfinite(leaf).all() for leaf in leaves):
             raise Refused("the model here is no longer finite: lower learning_rate or alpha")
-        self.state, self.round, self.state_from = state, self.round + 1, "memory"
+        self.state, self.round, self.state_from = state, self.reached + 1, "memory"
         heard = {
             source: (r, None if m is None else tuple(jax.tree.leaves(m)))
             for source, (r, m) in self.heard.items()
@@ -196,10 +205,8 @@ class Session:
             passes = gate.passes(self.result(), block)
             passes = passes and len(self.rows) >= gate.threshold(self.rows.shape[1])
             return [own_slot(out, s) for s in range(len(self.slots))] if passes else None, 0
-        may_merge = not self.given.discrepancy.needs_equal_components
-        mixture, merged = gate.released(
-            _plain(out.broadcast), block, self.feasible, may_merge=may_merge
-        )
+        feasible, may_merge = merging(self.given)
+        mixture, merged = gate.released(_plain(out.broadcast), block, feasible, may_merge=may_merge)
         message = None if mixture is None else [(mixture, None)] * len(self.slots)
         return message, merged
 
