@@ -7,7 +7,7 @@ $v = S^{-1}\Delta$: $\partial g/\partial\mu_c = -g v$, $\partial g/\partial\Sigm
 
 from __future__ import annotations
 
-from functools import partial, reduce
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -50,41 +50,39 @@ def _unrolled(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
     neighbours. Slots in use come first, so the loop over chunks ends at the block's largest degree.
     """
     nodes, slots, k = atoms.weights.shape
-    d = own.n_features
-    all_at_once = -(-slots * k // LANES) * LANES
-    size = all_at_once if all_at_once <= CHUNK else max(CHUNK, k)
-    n_chunks = -(-slots * k // size)
+    d, n_atoms = own.n_features, slots * k
+    size = min(CHUNK, -(-n_atoms // LANES) * LANES)
+    # With one chunk alone the compiler would take the work out of the loop and join it with the
+    # putting together of its operands, which keeps it from vectors: a second one, never reached.
+    n_chunks = max(2, -(-n_atoms // size))
+
+    def chunked(field: Array) -> Array:
+        """(chunks, nodes, atoms): each chunk is one piece of memory."""
+        padded = jnp.pad(field.reshape(nodes, -1), ((0, 0), (0, n_chunks * size - n_atoms)))
+        return jnp.moveaxis(padded.reshape(nodes, n_chunks, size), 1, 0)
+
     weights = atoms.weights * factors[:, :, None]
-    mine = [field[:, 0] for field in _fields(atoms, weights)]
-    others = [field[:, 1:].reshape(nodes, -1) for field in _fields(atoms, weights)]
-    padded = [jnp.pad(field, ((0, 0), (0, n_chunks * size - slots * k))) for field in others]
-    near, far = size - k, n_chunks - 1
-    chunk = [jnp.concatenate([a, b[:, :near]], 1) for a, b in zip(mine, padded, strict=True)]
-    # Put together before the loop: picking and joining inside it would keep it from vectors.
-    chunk = jax.lax.optimization_barrier(chunk)
-    sums = partial(_chunk_sums, own, bandwidths)
-    own_weight = jnp.where(jnp.arange(size)[None] < k, chunk[0], 0.0)
-    own_kernels, *total = sums(own_weight, chunk)
-    total[0] = total[0] - own_kernels
-    if far:  # chunks lead, so that each is one piece of memory
-        rest = [jnp.moveaxis(f[:, near:].reshape(nodes, far, size), 1, 0) for f in padded]
-        in_use = jnp.where(factors != 0, jnp.arange(1, slots + 1)[None], 0).max()
+    fields = [chunked(field) for field in _fields(atoms, weights)]
+    in_use = jnp.where(factors != 0, jnp.arange(1, slots + 1)[None], 1).max()
 
-        def add(i, total):
-            return jax.tree.map(jnp.add, total, sums(None, [field[i] for field in rest])[1:])
+    def add(i, total):
+        is_own = i * size + jnp.arange(size) < k
+        chunk = [field[i] for field in fields]
+        return jax.tree.map(jnp.add, total, _chunk_sums(own, bandwidths, is_own, chunk))
 
-        total = jax.lax.fori_loop(0, (in_use * k - 1) // size, add, total)
-    triangle = iter(total[1 + d :])
+    nothing = [jnp.zeros_like(own.weights)] * (2 + d + d * (d + 1) // 2)
+    own_kernels, kernels, *total = jax.lax.fori_loop(0, (in_use * k - 1) // size + 1, add, nothing)
+    triangle = iter(total[d:])
     return (
         own_kernels,
-        total[0],
-        jnp.stack(total[1 : 1 + d], axis=-1),
+        kernels - own_kernels,
+        jnp.stack(total[:d], axis=-1),
         symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)]),
     )
 
 
-def _chunk_sums(own: Mixture, bandwidths, first, fields: list[jax.Array]) -> list[jax.Array]:
-    """Sums over one chunk of atoms, (nodes, k) each; that of g under the weights `first` leads."""
+def _chunk_sums(own: Mixture, bandwidths, is_own, fields: list[jax.Array]) -> list[jax.Array]:
+    """Sums over one chunk of atoms, (nodes, k) each; that of g over own atoms alone leads."""
     d = own.n_features
     weight, *atom = [field[:, None, :] for field in fields]
     mine = [field[:, :, None] for field in _fields(own, own.weights)[1:]]
@@ -99,7 +97,7 @@ def _chunk_sums(own: Mixture, bandwidths, first, fields: list[jax.Array]) -> lis
     added = lambda total, new: [a + b for a, b in zip(total, new, strict=True)]
     terms = reduce(added, map(of_width, bandwidths))
     weighted = [weight * term for term in terms]
-    leading = jnp.zeros_like(weighted[0]) if first is None else first[:, None, :] * terms[0]
+    leading = jnp.where(is_own[None, None], weighted[0], 0.0)
     return sum_together([leading, *weighted], axis=2)
 
 

@@ -20,6 +20,8 @@ CPU_OPTIONS: dict[str, Any] = {
     "xla_cpu_fast_math_honor_functions": True,
     "xla_cpu_enable_fast_min_max": False,
     "xla_cpu_prefer_vector_width": 512,
+    # Programs as fast as with them, compiled in two thirds of the time.
+    "xla_cpu_use_fusion_emitters": False,
 }
 
 
