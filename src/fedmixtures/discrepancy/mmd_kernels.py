@@ -56,7 +56,7 @@ def _unrolled(own: Mixture, atoms: Mixture, factors, bandwidths) -> Sums:
     # putting together of its operands, which keeps it from vectors: a second one, never reached.
     n_chunks = max(2, -(-n_atoms // size))
 
-    def chunked(field: Array) -> Array:
+    def chunked(field: Array) -> jax.Array:
         """(chunks, nodes, atoms): each chunk is one piece of memory."""
         padded = jnp.pad(field.reshape(nodes, -1), ((0, 0), (0, n_chunks * size - n_atoms)))
         return jnp.moveaxis(padded.reshape(nodes, n_chunks, size), 1, 0)
