@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -12,6 +11,7 @@ from fedmixtures.engine.blocks import build_layout
 from fedmixtures.engine.cache import compilation_cache
 from fedmixtures.engine.rounds import over_blocks, scatter
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.density import log_joint
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -43,6 +43,6 @@ def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
     return result
 
 
-@eqx.filter_jit
+@jit_in_order
 def _evaluate(theta: Mixture, rows: Array) -> jax.Array:
     return over_blocks(jax.vmap(log_joint), theta, rows)

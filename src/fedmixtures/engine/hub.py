@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from fedmixtures.engine.rounds import Groups, over_blocks, repeated, table, tree_bytes
 from fedmixtures.methods.base import HubProgram, Info
+from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture
 
 HubStates = tuple[tuple[Any, ...], Any]
 """The states of the nodes, group by group, and the hub's own."""
 
 
-@eqx.filter_jit
+@jit_in_order
 def start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_state: Any):
     """States before the first round."""
     states = tuple(
@@ -26,7 +26,7 @@ def start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_s
     return states, jax.tree.map(jnp.asarray, hub_state)
 
 
-@eqx.filter_jit
+@jit_in_order
 def run_rounds(
     program: HubProgram,
     groups: Groups,
@@ -40,7 +40,7 @@ def run_rounds(
     return repeated(one_round, groups, states, first, n_rounds, capacity)
 
 
-@eqx.filter_jit
+@jit_in_order
 def results(program: HubProgram, groups: Groups, states: HubStates) -> tuple[Mixture, ...]:
     """The nodes' mixtures."""
     return tuple(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +23,7 @@ from fedmixtures.init.kmeans import MANY_NODES, clustered_mixture, distinct_rows
 from fedmixtures.init.many_nodes import mixtures_of_many
 from fedmixtures.methods.em_tasks import Fits, Task, batches_of, in_order, repeated
 from fedmixtures.methods.one_shot import OneShot
-from fedmixtures.mixture.compiling import rounded_up
+from fedmixtures.mixture.compiling import jit_in_order, rounded_up
 from fedmixtures.mixture.em import Fitted, ShapePrior, expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -201,7 +200,7 @@ class EMFits(OneShot):
             return jax.tree.map(np.asarray, fitted)
 
 
-@eqx.filter_jit
+@jit_in_order
 def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> Fitted:
     theta = jax.tree.map(jnp.asarray, theta)
     rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
+QUICK = {"xla_cpu_use_fusion_emitters": False}
+"""Programs as fast as with them, compiled in two thirds of the time."""
 CPU_OPTIONS: dict[str, Any] = {
     # Sums over the last axis become vector loops: additions may change their order, and nothing
     # else may. Infinities, NaN, division and functions stay as IEEE 754 has them.
@@ -20,38 +22,45 @@ CPU_OPTIONS: dict[str, Any] = {
     "xla_cpu_fast_math_honor_functions": True,
     "xla_cpu_enable_fast_min_max": False,
     "xla_cpu_prefer_vector_width": 512,
-    # Programs as fast as with them, compiled in two thirds of the time.
-    "xla_cpu_use_fusion_emitters": False,
+    **QUICK,
 }
 
 
 class jit:
-    """As `equinox.filter_jit`; on a CPU with `CPU_OPTIONS`."""
+    """As `equinox.filter_jit`, for whole programs; on a CPU with `CPU_OPTIONS`."""
 
-    def __init__(self, function: Callable):
-        self._function = function
+    def __init__(self, function: Callable, reorder: bool = True):
+        self._function, self._reorder, self._of_backend = function, reorder, {}
         update_wrapper(self, function)
 
     def __call__(self, *args, **kwargs):
         """Run it."""
-        return _jitted(self._function, jax.default_backend())(*args, **kwargs)
+        return self._jitted(*args, **kwargs)
 
     def lower(self, *args, **kwargs):
         """The program for these arguments, to look at or to compile."""
-        return _jitted(self._function, jax.default_backend()).lower(*args, **kwargs)
+        return self._jitted.lower(*args, **kwargs)
+
+    @property
+    def _jitted(self) -> Any:
+        backend = jax.default_backend()
+        if backend not in self._of_backend:
+            options = _known(self._reorder) if backend == "cpu" else None
+            # Equinox hands the settings of `jax.jit` on, but its types do not say so.
+            jitted = eqx.filter_jit(self._function, compiler_options=options)  # pyright: ignore[reportCallIssue]
+            self._of_backend[backend] = jitted
+        return self._of_backend[backend]
+
+
+jit_in_order = partial(jit, reorder=False)
+"""As `jit`, but sums are added up in the order in which they are written."""
 
 
 @cache
-def _jitted(function: Callable, backend: str) -> Any:
-    if backend != "cpu":
-        return eqx.filter_jit(function)
-    # Equinox hands the settings of `jax.jit` on, but its types do not say so.
-    return eqx.filter_jit(function, compiler_options=_known())  # pyright: ignore[reportCallIssue]
-
-
-@cache
-def _known() -> dict[str, Any]:
+def _known(reorder: bool) -> dict[str, Any]:
     """Those options that this release of the compiler has."""
+    if not reorder:
+        return QUICK if _accepts(QUICK) else {}
     if _accepts(CPU_OPTIONS):
         return CPU_OPTIONS
     known = {name: value for name, value in CPU_OPTIONS.items() if _accepts({name: value})}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,6 +12,7 @@ import numpy as np
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.engine.cache import compilation_cache
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -50,7 +50,7 @@ def _padded(n: int) -> int:
     return min(CHUNK, 1 << (n - 1).bit_length())
 
 
-@eqx.filter_jit
+@jit_in_order
 def _pairs(discrepancy: AbstractDiscrepancy, theta: Mixture, source, target):
     def one(a, b):
         own, other = theta.at(a), theta.at(b)

@@ -21,6 +21,7 @@ from fedmixtures.experiments.tasks.fit import Run, feasible, quiet_solve
 from fedmixtures.experiments.tasks.union import Union
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.density import local_loss
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -115,7 +116,7 @@ def _curvature(run: Run, thetas: list[Mixture], span: slice) -> float:
         return max(float(_largest_curvature(state, rows, pull)) for state in states)
 
 
-@jax.jit
+@jit_in_order
 def _largest_curvature(theta: Mixture, rows: jax.Array, pull: jax.Array) -> jax.Array:
     """The eigenvalue of largest size of the Hessian, by the power method."""
     flat, restore = jax.flatten_util.ravel_pytree(theta)

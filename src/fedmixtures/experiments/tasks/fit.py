@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
@@ -25,6 +24,7 @@ from fedmixtures.experiments.tasks.union import Part, Union
 from fedmixtures.methods.base import NodeProgram
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.method import Method
+from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -98,7 +98,7 @@ def _start(runs: Sequence[Run]) -> list[Numbers]:
     starts = [problem.start(run.settings, run.seed).parts for run in runs]
     theta = Mixture(*map(np.concatenate, zip(*starts, strict=True)))
     with double():
-        theta = jax.jit(feasible(runs[0].settings["gtv"]).project)(theta)
+        theta = jit_in_order(feasible(runs[0].settings["gtv"]).project)(theta)
     return _finished(theta.to_numpy(), runs)
 
 
