@@ -100,7 +100,7 @@ def _settled(x, weights, centres) -> Clustering:
     return lloyd(again(x), again(weights), centres)
 
 
-_clustered = jit(clustered)
+_clustered = jit(clustered, quick=True)  # short runs: compiling is most of it
 
 
 def batches(

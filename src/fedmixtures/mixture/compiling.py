@@ -10,8 +10,12 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from fedmixtures.mixture.linear import UNROLLED
+from fedmixtures.mixture.mixture import Mixture
+
 QUICK = {"xla_cpu_use_fusion_emitters": False}
-"""Programs as fast as with them, compiled in two thirds of the time."""
+"""For kernels that are written out: programs as fast as with them, compiled in two thirds of the
+time. With many features, where kernels are loops, programs would take up to twice as long."""
 CPU_OPTIONS: dict[str, Any] = {
     # Sums over the last axis become vector loops: additions may change their order, and nothing
     # else may. Infinities, NaN, division and functions stay as IEEE 754 has them.
@@ -22,45 +26,57 @@ CPU_OPTIONS: dict[str, Any] = {
     "xla_cpu_fast_math_honor_functions": True,
     "xla_cpu_enable_fast_min_max": False,
     "xla_cpu_prefer_vector_width": 512,
-    **QUICK,
 }
 
 
 class jit:
     """As `equinox.filter_jit`, for whole programs; on a CPU with `CPU_OPTIONS`."""
 
-    def __init__(self, function: Callable, reorder: bool = True):
-        self._function, self._reorder, self._of_backend = function, reorder, {}
+    def __init__(self, function: Callable, reorder: bool = True, quick: bool | None = None):
+        """With `QUICK` or not; None decides by the features of mixtures among the arguments."""
+        self._function, self._reorder, self._quick, self._of_kind = function, reorder, quick, {}
         update_wrapper(self, function)
 
     def __call__(self, *args, **kwargs):
         """Run it."""
-        return self._jitted(*args, **kwargs)
+        return self._jitted(args)(*args, **kwargs)
 
     def lower(self, *args, **kwargs):
         """The program for these arguments, to look at or to compile."""
-        return self._jitted.lower(*args, **kwargs)
+        return self._jitted(args).lower(*args, **kwargs)
 
-    @property
-    def _jitted(self) -> Any:
-        backend = jax.default_backend()
-        if backend not in self._of_backend:
-            options = _known(self._reorder) if backend == "cpu" else None
+    def _jitted(self, args: tuple) -> Any:
+        on_cpu = jax.default_backend() == "cpu"
+        quick = _few_features(args) if on_cpu and self._quick is None else self._quick
+        kind = on_cpu, bool(quick)
+        if kind not in self._of_kind:
+            options = _known(self._reorder, kind[1]) if on_cpu else None
             # Equinox hands the settings of `jax.jit` on, but its types do not say so.
             jitted = eqx.filter_jit(self._function, compiler_options=options)  # pyright: ignore[reportCallIssue]
-            self._of_backend[backend] = jitted
-        return self._of_backend[backend]
+            self._of_kind[kind] = jitted
+        return self._of_kind[kind]
 
 
 jit_in_order = partial(jit, reorder=False)
 """As `jit`, but sums are added up in the order in which they are written."""
 
 
+def _few_features(args: tuple) -> bool:
+    """Whether there are mixtures among the arguments, for which kernels are written out."""
+    is_mixture = lambda node: isinstance(node, Mixture)
+    mixtures = filter(is_mixture, jax.tree.leaves(args, is_leaf=is_mixture))
+    return max((m.n_features for m in mixtures), default=UNROLLED + 1) <= UNROLLED
+
+
 @cache
-def _known(reorder: bool) -> dict[str, Any]:
+def _known(reorder: bool, quick: bool) -> dict[str, Any]:
     """Those options that this release of the compiler has."""
-    if not reorder:
-        return QUICK if _accepts(QUICK) else {}
+    more = QUICK if quick and _accepts(QUICK) else {}
+    return {**_reordering(), **more} if reorder else more
+
+
+@cache
+def _reordering() -> dict[str, Any]:
     if _accepts(CPU_OPTIONS):
         return CPU_OPTIONS
     known = {name: value for name, value in CPU_OPTIONS.items() if _accepts({name: value})}
