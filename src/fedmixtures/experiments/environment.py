@@ -8,17 +8,22 @@ import platform
 from importlib import metadata
 from typing import Any
 
+from fedmixtures import __version__
 from fedmixtures.experiments.cells import DISTRIBUTIONS, code_version
 
 
 def made(command: str) -> dict[str, Any]:
     """What to write beside every result."""
-    versions = {name: metadata.version(name) for name in ("fedmixtures", *DISTRIBUTIONS)}
+    versions = {name: metadata.version(name) for name in DISTRIBUTIONS}
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "code": code_version(),
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": {
+            "python": platform.python_version(),
+            "fedmixtures": __version__,  # it need not be installed
+            **versions,
+        },
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
     }
 
