@@ -12,6 +12,7 @@ import pytest  # noqa: E402 (after its flags)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 3)
+jax.devices()  # from now on the number stays
 
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects, and few cycles
 

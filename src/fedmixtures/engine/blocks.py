@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.filling import Group, Padded, Plan, fill
+from fedmixtures.engine.filling import Group, Plan, fill
 from fedmixtures.engine.hosts import on_host
 from fedmixtures.engine.slots import Slots
 from fedmixtures.engine.solution import Shards
@@ -92,11 +92,10 @@ def build_layout(
         return Layout(tuple(filled), position, place)
     groups, first = [], 0
     slots = Slots.of(network, data.label_hashes, seed)
-    held = Padded.of(data, max(plan.rows for plan in plans), dtype)
     slot_place = slot_start[slots.receiver] + slots.slot
     places = position[slots.sender], slot_place[slots.reverse]
     for plan in plans:
-        groups.append(fill(plan, first, held, slots, *places))
+        groups.append(fill(plan, first, data, slots, *places, dtype))
         first += plan.places
     return Layout(tuple(groups), position, place)
 
@@ -134,7 +133,7 @@ def node_group(
     slots = Slots.of(network, data.label_hashes, seed)
     plan = Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
     nowhere = np.zeros(2 * n, dtype=np.int64)
-    group = fill(plan, 0, Padded.of(data, plan.rows, dtype), slots, nowhere, nowhere)
+    group = fill(plan, 0, data, slots, nowhere, nowhere, dtype)
     return group, tuple(labels[i] for i in slots.sender[slots.receiver == n])
 
 

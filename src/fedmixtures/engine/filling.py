@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.slots import Slots
 from fedmixtures.methods.base import NodeRows
+
+AT_ONCE = 4096
+"""Nodes whose rows are copied together: what lies beside the tables themselves stays small."""
 
 
 class Group(eqx.Module):
@@ -55,84 +57,85 @@ class Plan:
         return self.blocks * self.width
 
 
-@dataclass(frozen=True)
-class Padded:
-    """All rows once in the precision of the run, with room behind them to read past the end."""
-
-    rows: np.ndarray
-    row_weights: np.ndarray
-    offsets: np.ndarray
-    total_weight: np.ndarray
-
-    @classmethod
-    def of(cls, data: NodeData, most: int, dtype: str) -> Padded:
-        """With room for pieces of up to `most` rows."""
-        n, d = data.rows.shape
-        rows, row_weights = np.zeros((n + most, d), dtype), np.zeros(n + most, dtype)
-        rows[:n], row_weights[:n] = data.rows, data.row_weights
-        return cls(rows, row_weights, data.offsets, data.total_weights())
-
-    def of_nodes(self, nodes: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows (nodes, m, d) and their shares, zero behind each node's last; total weights."""
-        first, total = self.offsets[nodes], self.total_weight[nodes]
-        behind = np.arange(m)[None] >= (self.offsets[nodes + 1] - first)[:, None]
-        rows = _pieces(self.rows, first, m)
-        shares = _pieces(self.row_weights[:, None], first, m)[:, :, 0]
-        total = total.astype(rows.dtype)
-        shares /= total[:, None]
-        rows[behind], shares[behind] = 0.0, 0.0
-        return rows, shares, total
-
-
-def _pieces(table: np.ndarray, first: np.ndarray, m: int) -> np.ndarray:
-    """(pieces, m, d): the `m` lines from each `first` on, a single copy for each piece."""
-    d = table.shape[1]
-    windows = np.lib.stride_tricks.sliding_window_view(table.reshape(-1), m * d)[::d]
-    return windows[first].reshape(len(first), m, d)
-
-
 def fill(
     plan: Plan,
     first: int,
-    held: Padded,
+    data: NodeData,
     slots: Slots,
     sender_place: np.ndarray,
     reverse_place: np.ndarray,
+    dtype: str,
 ) -> Group:
     """The padded arrays of one group, whose first place is `first`.
 
     `sender_place` and `reverse_place` say for every directed edge what `Group` holds by slot.
     """
-    places = plan.places
-
-    def shaped(array: np.ndarray) -> jnp.ndarray:
-        """With empty places behind the nodes."""
-        if len(array) < places:
-            empty = np.zeros((places - len(array), *array.shape[1:]), array.dtype)
-            array = np.concatenate([array, empty])
-        return jnp.asarray(array.reshape(plan.blocks, plan.width, *array.shape[1:]))
-
-    rows, row_weights, totals = map(shaped, held.of_nodes(plan.nodes, plan.rows))
-    slot = np.arange(plan.slots)
-    used = slot[None] < slots.degree[plan.nodes][:, None]
+    used = np.arange(plan.slots)[None] < slots.degree[plan.nodes][:, None]
     cell = np.nonzero(used)
-    edge = (slots.start[plan.nodes][:, None] + slot[None])[used]
+    edge = slots.start[plan.nodes][cell[0]] + cell[1]
 
-    def per_slot(values: np.ndarray, dtype) -> np.ndarray:
-        table = np.zeros(used.shape, dtype)
-        table[used] = values
+    def per_slot(values: np.ndarray, dtype, empty: np.ndarray | float = 0) -> np.ndarray:
+        table = np.full((plan.places, plan.slots), empty, dtype)
+        table[cell] = values[edge]
         return table
 
-    sender = np.repeat((first + np.arange(places, dtype=np.int32))[:, None], plan.slots, axis=1)
-    sender[cell] = sender_place[edge]
+    def per_node(values: np.ndarray) -> np.ndarray:
+        table = np.zeros((plan.places, *values.shape[1:]), values.dtype)
+        table[: len(plan.nodes)] = values[plan.nodes]
+        return table
+
+    def on_device(array: np.ndarray) -> jax.Array:
+        """By blocks; a CPU takes the array as it is instead of copying it."""
+        return jax.device_put(array.reshape(plan.blocks, plan.width, *array.shape[1:]))
+
+    own_place = first + np.arange(plan.places, dtype=np.int32)[:, None]
     return Group(
-        NodeRows(rows, row_weights, totals),
-        shaped(per_slot(slots.weight[edge], held.rows.dtype)),
-        shaped(sender),
-        shaped(per_slot(reverse_place[edge], np.int32)),
-        shaped(_halves(slots.node_key[plan.nodes])),
-        shaped(_halves(per_slot(slots.slot_key[edge], np.uint64))),
+        NodeRows(*map(on_device, _rows(plan, data, dtype))),
+        on_device(per_slot(slots.weight, dtype)),
+        on_device(per_slot(sender_place, np.int32, own_place)),
+        on_device(per_slot(reverse_place, np.int32)),
+        on_device(_halves(per_node(slots.node_key))),
+        on_device(_halves(per_slot(slots.slot_key, np.uint64))),
     )
+
+
+def _rows(plan: Plan, data: NodeData, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows (places, m, d) and their shares, zero behind each node's last; total weights."""
+    m, totals = plan.rows, np.zeros(plan.places, dtype)
+    rows = np.zeros((plan.places, m, data.n_features), dtype)
+    shares = np.zeros((plan.places, m), dtype)
+    total = data.total_weights()[plan.nodes]
+    totals[: len(total)] = total
+    _copy(data.rows, data.offsets, plan.nodes, rows)
+    _copy(data.row_weights[:, None], data.offsets, plan.nodes, shares[:, :, None])
+    shares[: len(total)] /= totals[: len(total), None]
+    return rows, shares, totals
+
+
+def _copy(table: np.ndarray, offsets: np.ndarray, nodes: np.ndarray, out: np.ndarray) -> None:
+    """The lines of each node into `out` (places, m, d), some nodes at a time.
+
+    Nodes that have `m` lines from their first on, their own or not, take one copy each; what is not
+    their own is then put back to zero.
+    """
+    m, d = out.shape[1:]
+    flat = np.ascontiguousarray(table).reshape(-1)
+    whole = offsets[nodes] + m <= len(table)
+    for i in np.flatnonzero(~whole):
+        own = table[offsets[nodes[i]] : offsets[nodes[i] + 1]]
+        out[i, : len(own)] = own
+    if not whole.any():
+        return
+    pieces = np.lib.stride_tricks.sliding_window_view(flat, m * d)[::d]
+    for places in _in_parts(np.flatnonzero(whole)):
+        first, last = offsets[nodes[places]], offsets[nodes[places] + 1]
+        part = pieces[first].reshape(-1, m, d).astype(out.dtype, copy=False)
+        part[np.arange(m)[None] >= (last - first)[:, None]] = 0
+        out[places] = part
+
+
+def _in_parts(places: np.ndarray) -> list[np.ndarray]:
+    return np.array_split(places, -(-len(places) // AT_ONCE))
 
 
 def _halves(bits: np.ndarray) -> np.ndarray:

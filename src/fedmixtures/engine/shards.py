@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedmixtures._types import Array, Device
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.blocks import SLOT_COST, Layout, places_of, plan_groups
-from fedmixtures.engine.filling import Group, Padded, Plan, fill
+from fedmixtures.engine.filling import Group, Plan, fill
 from fedmixtures.engine.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
@@ -65,10 +65,9 @@ def build_sharded_layout(
     n_slots = sum(plan.places * plan.slots for plan, *_ in plans)
     models = _Crossing.of(part, slots, slots.sender, local[slots.sender], n_places, n)
     answers = _Crossing.of(part, slots, np.arange(len(slot_place)), slot_place, n_slots, n)
-    held = Padded.of(data, max(plan.rows for plan, *_ in plans), dtype)
     groups, position, first = [], local.copy(), 0
     for of_parts in plans:
-        arguments = first, held, slots, models.place, answers.place
+        arguments = first, data, slots, models.place, answers.place, dtype
         groups.append(_filled(of_parts, mesh, *arguments))
         for q, plan in enumerate(of_parts):  # in `gather` each group stands over all devices
             position[plan.nodes] += first * (n - 1) + q * plan.places
