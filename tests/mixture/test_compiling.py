@@ -1,0 +1,65 @@
+"""How programs are compiled: with which options, for whom, and what they may not change."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedmixtures.mixture import compiling
+from fedmixtures.mixture.compiling import jit, jit_in_order
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import double
+
+
+def mixture(d):
+    return Mixture(np.full((3, 2), 0.5), np.zeros((3, 2, d)), np.tile(np.eye(d), (3, 2, 1, 1)))
+
+
+def test_this_release_of_the_compiler_knows_all_options():
+    assert compiling._known(True, True) == {**compiling.CPU_OPTIONS, **compiling.QUICK}
+    assert compiling._known(True, False) == compiling.CPU_OPTIONS
+    assert compiling._known(False, True) == compiling.QUICK
+    assert compiling._known(False, False) == {}
+
+
+def test_an_unknown_option_is_left_out_and_fast_arithmetic_with_its_safeguards(monkeypatch):
+    assert not compiling._accepts({"xla_cpu_no_such_option": True})
+    without = {
+        name: value for name, value in compiling.CPU_OPTIONS.items() if "honor_nans" not in name
+    }
+    monkeypatch.setattr(
+        compiling, "CPU_OPTIONS", {**without, "xla_cpu_fast_math_honor_nothing": True}
+    )
+    known = compiling._reordering.__wrapped__()
+    assert "xla_cpu_enable_fast_math" not in known
+    assert "xla_cpu_prefer_vector_width" in known
+
+
+@pytest.mark.parametrize(("d", "few"), [(1, True), (4, True), (5, False), (10, False)])
+def test_kernels_are_written_out_for_few_features(d, few):
+    assert compiling._few_features((1, [mixture(d)], "text")) is few
+
+
+def test_without_a_mixture_nothing_is_known_of_features():
+    assert compiling._few_features((np.ones((3, 2)),)) is False
+
+
+@pytest.mark.parametrize("compiled", [jit, jit_in_order])
+def test_infinities_and_what_is_no_number_stay_what_they_are(compiled):
+    """But for what is written as x - x, which `jit` takes as zero whatever x is."""
+    values = np.array([1.0, np.inf, -np.inf, np.nan, 0.0])
+
+    def look(x):
+        return jnp.isnan(x), jnp.isinf(x), x - 1, jnp.maximum(x, 0.0), 1 / x, jnp.log(jnp.abs(x))
+
+    with double(), np.errstate(all="ignore"):
+        found = [np.asarray(part) for part in compiled(look)(jnp.asarray(values))]
+        wanted = (
+            np.isnan(values),
+            np.isinf(values),
+            values - 1,
+            np.maximum(values, 0.0),
+            1 / values,
+            np.log(np.abs(values)),
+        )
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-15)
