@@ -11,8 +11,8 @@ from fedmixtures.mixture.linear import inverse_by_elimination, inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
 CACHED = 20_000
-"""Numbers in the matrices that are eliminated together: they, what they become and what is summed up
-stay in a core's cache, which is a third faster than with three times as many."""
+"""Numbers in the matrices that are eliminated together: they, what they become and what is summed
+up stay in a core's cache, which is a third faster than with three times as many."""
 
 Sums = tuple[
     Float[Array, "nodes k"],
