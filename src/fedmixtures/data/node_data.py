@@ -34,7 +34,8 @@ class NodeData:
         X = np.asarray(X)
         weights = _row_weights(sample_weight, len(X))
         labels, index = group_labels(nodes, len(X))
-        order = np.flatnonzero(weights > 0)
+        small = np.int32 if len(X) < 2**31 else np.int64  # one such number is kept for every row
+        order = np.flatnonzero(weights > 0).astype(small)
         index = index[order] if len(order) < len(X) else index
         counts = np.bincount(index, minlength=len(labels))
         in_place = (index[1:] >= index[:-1]).all()  # node after node already
