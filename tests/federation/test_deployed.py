@@ -69,7 +69,7 @@ def test_nvflare_s_simulator_gives_the_same_models(tmp_path, home, kind):
            seconds=time.time() - began)  # fmt: skip
 
 
-def test_trust_then_pool_where_sites_share_counts(tmp_path, home):
+def test_trust_then_pool_where_sites_share_counts(tmp_path, home, made_up_rows):
     rows = site_rows((96, 96, 96, 96))
     method = TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2)
     job = a_job(method, n_rounds=8, collector="researcher")
@@ -83,11 +83,17 @@ def test_trust_then_pool_where_sites_share_counts(tmp_path, home):
            bitwise_equal_to_block_size_one=True, segment=watched.segments[0])  # fmt: skip
 
 
-def test_a_site_that_does_not_share_counts_ends_the_job_with_its_reason(machine):
+def test_a_site_that_does_not_share_counts_ends_the_job_with_its_reason(
+    tmp_path, home, made_up_rows
+):
     from fedmixtures.federation.driver import FederationError
 
     job = a_job(TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2), n_rounds=2)
-    with pytest.raises(FederationError, match="share_counts is not set"):
+    limits = {"couplings": ["TrustThenPool"]}
+    with (
+        federation(tmp_path / "fed", ROWS, limits=limits) as machine,
+        pytest.raises(FederationError, match="share_counts is not set"),
+    ):
         machine.fit(job, patience=60)
 
 

@@ -44,7 +44,7 @@ def test_sites_with_different_numbers_of_components(tmp_path):
 
 
 @pytest.mark.silos
-def test_trust_then_pool_where_the_site_shares_counts(tmp_path):
+def test_trust_then_pool_where_the_site_shares_counts(tmp_path, made_up_rows):
     rows = site_rows((96, 96, 96, 96))
     method = TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2)
     job = a_job(method, n_rounds=8)

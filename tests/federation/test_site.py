@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from federated import Sites, a_job, site_rows
-from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
+from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, TrustThenPool
 from fedmixtures.federation.frames import Frame, FrameError
 from fedmixtures.federation.in_process import NodeRefused, ask
 from fedmixtures.federation.job import Job, JobError
@@ -39,6 +39,20 @@ min_count = 20
 
 def hello(job: Job):
     return request("hello", job=json.loads(job.to_json()))
+
+
+def test_trust_then_pool_is_refused_between_sites_by_maker_and_site_alike(tmp_path, monkeypatch):
+    small = TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2)
+    why = "refused between sites: .* a neighbour can recover rows exactly. Use GTVMin"
+    with pytest.raises(JobError, match=why):
+        a_job(small)
+    monkeypatch.setenv("FEDMIXTURES_LET_NEIGHBOURS_RECOVER_ROWS", "yes")
+    job = a_job(small)  # whoever makes jobs may have switched the refusal off: the site has not
+    monkeypatch.delenv("FEDMIXTURES_LET_NEIGHBOURS_RECOVER_ROWS")
+    limits = {"couplings": ("TrustThenPool",), "share_counts": True}
+    sites = Sites(tmp_path, site_rows((96, 96, 96, 96)), **limits)
+    with pytest.raises(NodeRefused, match=why):
+        sites.run(job)
 
 
 def test_a_site_is_read_from_one_file(tmp_path):

@@ -27,7 +27,7 @@ def a_command(*arguments, cwd: Path) -> subprocess.CompletedProcess:
     ("name", "arguments"),
     [("mmd", []), ("trust", ["--method", "trust", "--share-counts", "--rounds", "12"])],
 )
-def test_one_command_from_an_empty_folder(tmp_path, home, name, arguments):
+def test_one_command_from_an_empty_folder(tmp_path, home, made_up_rows, name, arguments):
     began = time.time()
     done = a_command("-n", "3", *arguments, cwd=tmp_path)
     took = time.time() - began
@@ -45,7 +45,7 @@ def test_one_command_from_an_empty_folder(tmp_path, home, name, arguments):
            seconds=took, printed=done.stdout.splitlines())  # fmt: skip
 
 
-def test_counts_are_not_shared_unasked():
+def test_counts_are_not_shared_unasked(made_up_rows):
     from fedmixtures.cli.federate_try import limits_for
 
     job = a_job(TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2), n_rounds=8)

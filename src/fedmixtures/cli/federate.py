@@ -88,7 +88,7 @@ def try_(
     k
         Components of every site.
     method
-        gtv-mmd, gtv-kl or gtv-euclidean; with --share-counts also trust.
+        gtv-mmd, gtv-kl or gtv-euclidean. trust is refused: its messages give rows away.
     alpha
         How much sites listen to each other.
     features

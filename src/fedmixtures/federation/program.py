@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from fedmixtures.io.codec import decode, encode
 from fedmixtures.methods.base import NodeProgram
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.method import Method
+from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
 MOST_STEPS, MOST_SAMPLES, MOST_PARTS = 10_000, 100_000, 64
+DANGER = "FEDMIXTURES_LET_NEIGHBOURS_RECOVER_ROWS"
+"""Environment variable that lets Trust-then-Pool run between silos all the same (tests on made-up
+rows): ``yes``, at every site and where the job is made."""
 
 
 def allowed_classes() -> dict[str, type]:
@@ -53,6 +58,12 @@ def program_of(job: Job) -> NodeProgram:
     method = decoded(job.method, Method, "method")
     program = method.program()
     name = type(method).__name__
+    if isinstance(method, TrustThenPool) and os.environ.get(DANGER) != "yes":
+        raise JobError(
+            "Trust-then-Pool is refused between sites: its messages are statistics of a site's own "
+            "rows, from which a neighbour can recover rows exactly. Use GTVMin (gtv-mmd, gtv-kl), "
+            "or fit in one process where the rows may be together"
+        )
     if not isinstance(program, NodeProgram):
         raise JobError(f"{name} does not run between silos: it is no program of nodes alone")
     if type(method).prepare is not Method.prepare:
