@@ -11,7 +11,7 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.private import PrivateGTVMin, public_start
+from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.codec import decode, encode
 from fedmixtures.methods.base import NodeProgram

@@ -11,8 +11,8 @@ from typing import Any
 
 from fedmixtures.federation.job import Job
 
-EXECUTOR = "fedmixtures.federation.nvflare_executor.NodeExecutor"
-CONTROLLER = "fedmixtures.federation.nvflare_controller.RoundsController"
+EXECUTOR = "fedmixtures.federation.nvflare.executor.NodeExecutor"
+CONTROLLER = "fedmixtures.federation.nvflare.controller.RoundsController"
 SITE_FILE = "fedmixtures.toml"
 ADMIN = "researcher@fedmixtures.org"
 PROJECT, HUB, ORGANISATION = "fedmixtures", "hub", "fedmixtures"

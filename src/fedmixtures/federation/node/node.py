@@ -17,17 +17,16 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.engine.cache import compilation_cache
-from fedmixtures.federation.frames import Frame, FrameError, is_count
-from fedmixtures.federation.gate import GateRefusal
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.ledger import BudgetSpent, Ledger
-from fedmixtures.federation.message import ModelRefused, encode_message
-from fedmixtures.federation.program import coupling_of, program_of, shares_counts
-from fedmixtures.federation.protocol import SCHEMA
-from fedmixtures.federation.sealing import Address, BoxError, Roster, SiteKey
-from fedmixtures.federation.session import Refused, Session
-from fedmixtures.federation.site import JobRefused, SiteConfig
-from fedmixtures.federation.store import LocalLog
+from fedmixtures.federation.node.gate import GateRefusal
+from fedmixtures.federation.node.ledger import BudgetSpent, Ledger
+from fedmixtures.federation.node.program import coupling_of, program_of, shares_counts
+from fedmixtures.federation.node.session import Refused, Session
+from fedmixtures.federation.node.site import JobRefused, SiteConfig
+from fedmixtures.federation.node.store import LocalLog
+from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, is_count
+from fedmixtures.federation.wire.message import ModelRefused, encode_message
+from fedmixtures.federation.wire.sealing import Address, BoxError, Roster, SiteKey
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -71,7 +70,7 @@ class Node:
         except EXPECTED as error:
             self.log.write("refused", request=str(kind)[:20], reason=str(error))
             return Frame(
-                {"schema": SCHEMA, "kind": "refused", "site": self.name, "reason": str(error)}
+                {"schema": NODE_SCHEMA, "kind": "refused", "site": self.name, "reason": str(error)}
             ).encode()
 
     def _answer(self, kind: Any, request: Frame) -> Frame:
@@ -82,8 +81,8 @@ class Node:
             "step": self._step,
             "result": self._result,
         }
-        if request.head.get("schema") != SCHEMA:
-            raise Refused(f"the request is not of the schema {SCHEMA}")
+        if request.head.get("schema") != NODE_SCHEMA:
+            raise Refused(f"the request is not of the schema {NODE_SCHEMA}")
         if not isinstance(kind, str) or kind not in answers:
             raise Refused("no such request")
         return answers[kind](request)
@@ -227,7 +226,7 @@ class Node:
 
     def _reply(self, kind: str, session: Session, segments: Any = None, **entries: Any) -> Frame:
         head = {
-            "schema": SCHEMA,
+            "schema": NODE_SCHEMA,
             "kind": kind,
             "site": self.name,
             "job": session.job.key,

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.federation.driver import Driver, Listener, Watched, open_results
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.nvflare_kits import (
+from fedmixtures.federation.node.store import Saved, Store
+from fedmixtures.federation.nvflare.driver import Driver, Listener, Watched, open_results
+from fedmixtures.federation.nvflare.kits import (
     ADMIN,
     EXECUTOR,
     HUB,
@@ -19,9 +20,8 @@ from fedmixtures.federation.nvflare_kits import (
     secure,
     secure_hub,
 )
-from fedmixtures.federation.processes import Party, free_port
-from fedmixtures.federation.sealing import Roster, SiteKey
-from fedmixtures.federation.store import Saved, Store
+from fedmixtures.federation.nvflare.processes import Party, free_port
+from fedmixtures.federation.wire.sealing import Roster, SiteKey
 from fedmixtures.io.runs import to_toml
 
 COLLECTOR = "researcher"

@@ -16,7 +16,7 @@ from typing import Any
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 
-from fedmixtures.federation.frames import Frame
+from fedmixtures.federation.wire.frames import Frame
 
 BOX_TOPIC, PROGRESS_TOPIC = "fedmixtures.box", "fedmixtures.progress"
 BODY = "frame"

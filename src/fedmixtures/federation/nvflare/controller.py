@@ -25,10 +25,9 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.widgets.info_collector import InfoCollector
 
-from fedmixtures.federation.frames import Frame, FrameError, is_count
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.nvflare_carrier import BODY, NOBODY, PROGRESS_TOPIC
-from fedmixtures.federation.protocol import request
+from fedmixtures.federation.nvflare.transport import BODY, NOBODY, PROGRESS_TOPIC
+from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
 
 OUTCOME, RESULTS = "outcome.json", "sealed_results"
 

@@ -29,10 +29,10 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.hci.proto import MetaStatusValue
 
-from fedmixtures.federation.frames import Frame
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.nvflare_controller import OUTCOME, RESULTS
-from fedmixtures.federation.nvflare_kits import ADMIN, write_job
+from fedmixtures.federation.nvflare.controller import OUTCOME, RESULTS
+from fedmixtures.federation.nvflare.kits import ADMIN, write_job
+from fedmixtures.federation.wire.frames import Frame
 
 Listener = Callable[[str, dict[str, Any]], None]
 ENDED = ("FINISHED", "FAILED", "ABORTED", "ABANDONED", "DELETED")
@@ -221,9 +221,9 @@ def open_results(job: Job, results: dict[str, bytes], key: Any, roster: Any) -> 
     """Final models sealed for the collector, by site; None for a site that released nothing."""
     import numpy as np
 
-    from fedmixtures.federation.message import decode_message
-    from fedmixtures.federation.program import feasible_of, program_of
-    from fedmixtures.federation.sealing import Address
+    from fedmixtures.federation.node.program import feasible_of, program_of
+    from fedmixtures.federation.wire.message import decode_message
+    from fedmixtures.federation.wire.sealing import Address
     from fedmixtures.mixture.mixture import Mixture
 
     if job.collector is None:

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmixtures.federation.nvflare_kits import (
+from fedmixtures.federation.node.site import SiteConfig
+from fedmixtures.federation.nvflare.kits import (
     EXECUTOR,
     PROJECT,
     SITE_FILE,
@@ -21,8 +22,7 @@ from fedmixtures.federation.nvflare_kits import (
     secure,
     secure_hub,
 )
-from fedmixtures.federation.sealing import Roster, SiteKey, fingerprint
-from fedmixtures.federation.site import SiteConfig
+from fedmixtures.federation.wire.sealing import Roster, SiteKey, fingerprint
 from fedmixtures.io.runs import to_toml
 
 PROFILE, AUTHORITY = "profile.yaml", "ca"

@@ -21,6 +21,8 @@ MAX_FRAME_BYTES = 16 * 2**20
 MAX_HEAD_BYTES = 2**18
 MAX_SEGMENTS = 1024
 MAX_AXES = 4
+NODE_SCHEMA = "fedmixtures.node.2"
+"""Requests to a node and its replies."""
 
 
 class FrameError(ValueError):
@@ -136,3 +138,8 @@ def _segment(entry: Any) -> tuple[str, tuple[int, ...] | None, int]:
 def is_count(value: Any) -> TypeGuard[int]:
     """A whole number from 0 that fits in 32 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32
+
+
+def request(kind: str, **entries: Any) -> Frame:
+    """The head of a request to a node."""
+    return Frame({"schema": NODE_SCHEMA, "kind": kind, **entries})

@@ -21,9 +21,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedmixtures.federation.frames import Frame, FrameError, is_count
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.nvflare_carrier import (
+from fedmixtures.federation.nvflare.transport import (
     BODY,
     BOX_TOPIC,
     NOBODY,
@@ -31,7 +30,7 @@ from fedmixtures.federation.nvflare_carrier import (
     Inbox,
     Voice,
 )
-from fedmixtures.federation.protocol import request
+from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
 
 SITE_FILE = "fedmixtures.toml"
 AHEAD = 2
@@ -125,7 +124,7 @@ class NodeExecutor(Executor):
         return reply
 
     def _loaded(self, fl_ctx: FLContext, name: str) -> Any:
-        from fedmixtures.federation.node import Node
+        from fedmixtures.federation.node.node import Node
 
         local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
         # NVFlare's simulator gives all sites the same folder, so they have files by name there.

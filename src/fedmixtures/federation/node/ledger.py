@@ -7,8 +7,8 @@ import math
 from functools import lru_cache
 from pathlib import Path
 
-from fedmixtures.federation.site import Budget
-from fedmixtures.federation.store import write_durably
+from fedmixtures.federation.node.site import Budget
+from fedmixtures.federation.node.store import write_durably
 
 LARGE = 30.0
 

@@ -13,12 +13,11 @@ import numpy as np
 
 from fedmixtures.engine import rounds
 from fedmixtures.engine.blocks import node_group
-from fedmixtures.federation import stepping
-from fedmixtures.federation.gate import Gate
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.ledger import Ledger
-from fedmixtures.federation.message import decode_message
-from fedmixtures.federation.program import (
+from fedmixtures.federation.node import stepping
+from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.node.ledger import Ledger
+from fedmixtures.federation.node.program import (
     feasible_of,
     merging,
     private_round,
@@ -26,7 +25,8 @@ from fedmixtures.federation.program import (
     shares_counts,
     starting_mixture,
 )
-from fedmixtures.federation.store import Saved, Store
+from fedmixtures.federation.node.store import Saved, Store
+from fedmixtures.federation.wire.message import decode_message
 from fedmixtures.methods.base import NodeProgram
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double

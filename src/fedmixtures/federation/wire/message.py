@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedmixtures.federation.frames import Frame, FrameError
+from fedmixtures.federation.wire.frames import Frame, FrameError
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.federation.gate import Gate
 from fedmixtures.federation.job import Job
+from fedmixtures.federation.node.gate import Gate
 
 ALL_COUPLINGS = ("mmd", "kl", "euclidean")
 

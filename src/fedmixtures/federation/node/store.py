@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.federation.frames import Frame, FrameError
+from fedmixtures.federation.wire.frames import Frame, FrameError
 
 STATE_BYTES = 2**30
 
