@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.roster import Roster, pin
 from fedmixtures.federation.wire.sealing import SiteKey, fingerprint
 
 pytest.importorskip("nvflare")
