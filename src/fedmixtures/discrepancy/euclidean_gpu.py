@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
+from fedmixtures._ties import clearly_less
 from fedmixtures._types import PerSlot
 from fedmixtures.discrepancy.euclidean import Centre
 from fedmixtures.mixture import tiles_gpu
@@ -161,9 +162,8 @@ def best_path(cost: list[list[jax.Array]]) -> tuple[jax.Array, jax.Array]:
                 value = cost[own][e] if before is None else before + cost[own][e]
                 path = path | (e << (BITS * own))
                 if found is not None:
-                    better = value < found[0]
-                    value = jnp.where(better, value, found[0])
-                    path = jnp.where(better, path, found[1])
+                    path = jnp.where(clearly_less(value, found[0]), path, found[1])
+                    value = jnp.minimum(value, found[0])
                 found = value, path
             level[subset] = found
         best = level

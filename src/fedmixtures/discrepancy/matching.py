@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from fedmixtures._ties import clearly_less, order_preference
 from fedmixtures._types import Array
 
 WRITTEN_OUT, SUBSETS = 6, 10
@@ -27,7 +28,7 @@ def best_matching(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
         return _over_subsets(cost[..., None])[:, 0]
     import optax  # above the subset range only: its import is slow
 
-    row, column = optax.assignment.hungarian_algorithm(cost)
+    row, column = optax.assignment.hungarian_algorithm(cost + order_preference(cost))
     return jnp.zeros_like(column).at[row].set(column)  # pairs come in no order of rows
 
 
@@ -66,7 +67,7 @@ def _written_out(cost: Float[Array, "k k batch"]) -> Int[Array, " batch"]:
                 if least is None or found is None:
                     least, found = total, matching
                 else:
-                    found = jnp.where(total < least, matching, found)
+                    found = jnp.where(clearly_less(total, least), matching, found)
                     least = jnp.minimum(total, least)
             level[subset] = least, found
         known = level
@@ -106,7 +107,7 @@ def _over_subsets(cost: Float[Array, "k k batch"]) -> Int[Array, "k batch"]:
         pick = jnp.broadcast_to(added[:, :1], least.shape)
         for j in range(1, own + 1):  # candidates in order, so that the first of equals is kept
             other = best[before[:, j]] + cost[own, added[:, j]]
-            pick = jnp.where(other < least, added[:, j, None], pick)
+            pick = jnp.where(clearly_less(other, least), added[:, j, None], pick)
             least = jnp.minimum(other, least)
         # Each level is kept: worked out anew for every use, the cost would double per level.
         best, pick = jax.lax.optimization_barrier((least, pick))
