@@ -97,10 +97,10 @@ def _masses(mixture: Mixture, data: NodeRows) -> Array:
 
 def merge_nearest(mixture: Mixture, small: int, feasible: FeasibleSet) -> Mixture:
     """Component `small` merged into the one nearest to it; its place becomes empty."""
-    discrepancies = component_discrepancies(mixture)
-    squared = discrepancies[small]
+    squared = component_discrepancies(mixture)[small]
+    largest = squared.max()
     squared[(np.asarray(mixture.weights) <= 0) | (np.arange(len(squared)) == small)] = np.inf
-    into = int(first_least(squared, scale=discrepancies.max()))
+    into = int(first_least(squared, scale=largest))
     weights, means, covariances = (np.array(part) for part in mixture.parts)
     pair = [small, into]
     share = weights[pair] / weights[pair].sum()
