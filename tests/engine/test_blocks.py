@@ -6,7 +6,7 @@ import pytest
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import blocks
-from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.graph.generate import erdos_renyi_ring, ring
 from fedmixtures.mixture.compiling import rounded_up
 from fedmixtures.mixture.precision import double

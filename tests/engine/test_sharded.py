@@ -12,8 +12,8 @@ import pytest
 from fedmixtures import KL, MMD, Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine import blocks
+from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.shards import build_sharded_layout
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators import resolve
 from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks

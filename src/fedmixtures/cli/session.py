@@ -17,7 +17,7 @@ from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.io.checkpoint import read_checkpoint
 from fedmixtures.io.runs import CHECKPOINT, RunFolder
-from fedmixtures.methods.local import Local
+from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.findings import Findings
 from fedmixtures.report.scores import Scores

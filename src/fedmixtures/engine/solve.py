@@ -12,21 +12,18 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import Layout, build_layout
-from fedmixtures.engine.cache import compilation_cache
-from fedmixtures.engine.carriers import carrier_of
-from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
-from fedmixtures.engine.hosts import on_host
-from fedmixtures.engine.one_shot import fit_once
+from fedmixtures.engine.layout.blocks import Layout, build_layout, on_host
+from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.shards import build_sharded_layout
+from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run.cache import compilation_cache
+from fedmixtures.engine.run.carriers import carrier_of
+from fedmixtures.engine.run.checkpoint import Checkpoint, fingerprint
+from fedmixtures.engine.run.one_shot import fit_once
+from fedmixtures.engine.run.watch import Trace, Trouble
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
-from fedmixtures.engine.watch import Trace, Trouble
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info
-from fedmixtures.methods.method import Meeting, Method, Prepared
-from fedmixtures.methods.one_shot import OneShot
+from fedmixtures.methods.base import HubProgram, Info, Meeting, Method, OneShot, Prepared
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
 

@@ -16,7 +16,7 @@ from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.local import Local
+from fedmixtures.methods.compared.baselines import Local
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 

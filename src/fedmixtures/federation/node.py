@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.engine.cache import compilation_cache
+from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.federation.frames import Frame, FrameError, is_count
 from fedmixtures.federation.gate import GateRefusal
 from fedmixtures.federation.job import Job, JobError

@@ -30,7 +30,15 @@ from fedmixtures import _checks
 from fedmixtures._types import NodeKeys, PerNode, PerSlot
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram, NodeRows, Outgoing
+from fedmixtures.methods.base import (
+    Inbox,
+    Info,
+    Keys,
+    NodeProgram,
+    NodeRows,
+    Outgoing,
+    squared_distance,
+)
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.statistics import nll_and_gradient
@@ -173,9 +181,3 @@ class GTVMin(NodeProgram):
         if self.feasible is None:
             raise ValueError("`feasible` is None. Give a FeasibleSet to run the program by itself.")
         return self.feasible
-
-
-def squared_distance(a: Mixture, b: Mixture) -> PerNode:
-    """Squared Euclidean distance of the stacked parameters of each node, as they stand."""
-    squares = jax.tree.map(lambda x, y: jnp.square(x - y).reshape(len(x), -1).sum(-1), a, b)
-    return squares.weights + squares.means + squares.covariances

@@ -15,10 +15,9 @@ from fedmixtures.experiments.tasks.lies import lying
 from fedmixtures.experiments.tasks.situation import Situation, situation
 from fedmixtures.experiments.tasks.union import Union
 from fedmixtures.init.kmeans import node_seed
-from fedmixtures.methods.base import NodeProgram
-from fedmixtures.methods.centralized import Centralized
-from fedmixtures.methods.em_fits import EMFits, Task
-from fedmixtures.methods.method import Method
+from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.compared.baselines import Centralized
+from fedmixtures.methods.compared.em_fits import EMFits, Task
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.metrics.centroids import centroid_error
 from fedmixtures.mixture.em import ShapePrior

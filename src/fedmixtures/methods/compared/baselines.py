@@ -1,4 +1,4 @@
-"""Centralized: all rows in one place, one mixture for all. What federation wants to avoid."""
+"""No cooperation, and all rows in one place: the two ends between which federation lies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,33 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.em_fits import EMFits, Task
-from fedmixtures.methods.one_shot import Outcome
+from fedmixtures.methods.base import Outcome
+from fedmixtures.methods.compared.em_fits import EMFits, Task
 from fedmixtures.mixture.mixture import Mixture
 
 POOL = "all nodes together"
+
+
+class Local(EMFits):
+    """An ordinary Gaussian mixture at every node (scikit-learn's, as in the paper).
+
+    With few rows per component near-singular components are normal, and so is a likelihood far
+    below that of the training rows. That is what cooperation mends; a larger `reg_covar` hides it.
+    """
+
+    @property
+    def recipients(self) -> Literal["hub", "nobody"]:
+        """Nothing is sent."""
+        return "nobody"
+
+    def fit(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Outcome:
+        """One fit per node, seeded by its label."""
+        fits = self.fit_nodes(data, n_components, theta, seed)
+        nothing = np.zeros(data.n_nodes, dtype=np.int64)
+        message = fits.message(self.max_iter)
+        return Outcome(Mixture.stack(fits.mixtures), nothing, nothing, message)
 
 
 class Centralized(EMFits):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.slots import Slots
+from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.methods.base import NodeRows
 
 AT_ONCE = 4096

@@ -21,11 +21,17 @@ import jax.numpy as jnp
 from fedmixtures import _checks
 from fedmixtures._types import PerNode
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info, NodeRows
-from fedmixtures.methods.gtvmin import squared_distance
-from fedmixtures.methods.hub_start import clustered_start
-from fedmixtures.methods.method import Meeting, Prepared
-from fedmixtures.methods.pooling import check_em, counts, losses, shown, weights_of
+from fedmixtures.methods.base import (
+    HubProgram,
+    Info,
+    Meeting,
+    NodeRows,
+    Prepared,
+    counts,
+    shown,
+    squared_distance,
+)
+from fedmixtures.methods.compared.pooling import check_em, clustered_start, losses, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.statistics import Statistics, statistics

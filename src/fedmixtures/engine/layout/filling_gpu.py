@@ -16,8 +16,8 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.filling import Group, Plan
-from fedmixtures.engine.slots import mixed, ranks
+from fedmixtures.engine.layout.filling import Group, Plan
+from fedmixtures.engine.layout.slots import mixed, ranks
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import NodeRows
 from fedmixtures.mixture.compiling import jit

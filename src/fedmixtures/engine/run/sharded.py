@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
-from fedmixtures.engine import rounds
-from fedmixtures.engine.rounds import Groups, States
-from fedmixtures.engine.shards import AXIS, Halo
+from fedmixtures.engine.layout.shards import AXIS, Halo
+from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run.rounds import Groups, States
 from fedmixtures.methods.base import Info, NodeProgram
 from fedmixtures.mixture.compiling import jit
 

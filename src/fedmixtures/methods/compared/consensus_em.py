@@ -25,10 +25,19 @@ from fedmixtures import _checks
 from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot
 from fedmixtures.discrepancy.matching import best_matching
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram, NodeRows, Outgoing
-from fedmixtures.methods.gtvmin import squared_distance
-from fedmixtures.methods.method import Meeting, Prepared
-from fedmixtures.methods.pooling import check_em, shown, weights_of
+from fedmixtures.methods.base import (
+    Inbox,
+    Info,
+    Keys,
+    Meeting,
+    NodeProgram,
+    NodeRows,
+    Outgoing,
+    Prepared,
+    shown,
+    squared_distance,
+)
+from fedmixtures.methods.compared.pooling import check_em, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric

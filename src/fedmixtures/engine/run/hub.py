@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedmixtures.engine.rounds import Groups, over_blocks, repeated, table, tree_bytes
+from fedmixtures.engine.run.rounds import Groups, over_blocks, repeated, table, tree_bytes
 from fedmixtures.methods.base import HubProgram, Info
 from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture

@@ -15,8 +15,8 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.kmeans import node_seed
-from fedmixtures.methods.em_fits import EMFits, Task
-from fedmixtures.methods.one_shot import Outcome
+from fedmixtures.methods.base import Outcome
+from fedmixtures.methods.compared.em_fits import EMFits, Task
 from fedmixtures.mixture.mixture import Mixture
 
 HUB = "the hub"

@@ -12,10 +12,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from fedmixtures.engine.blocks import Group, Layout
-from fedmixtures.engine.hosts import on_host
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram
-from fedmixtures.methods.method import Method
+from fedmixtures.engine.layout.blocks import Group, Layout, on_host
+from fedmixtures.methods.base import Inbox, Info, Keys, Method, NodeProgram
 from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 

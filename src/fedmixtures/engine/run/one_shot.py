@@ -11,7 +11,7 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import log_joint_rows
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
-from fedmixtures.methods.one_shot import OneShot
+from fedmixtures.methods.base import OneShot
 from fedmixtures.mixture.mixture import Mixture
 
 BYTES = 8

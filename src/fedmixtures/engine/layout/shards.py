@@ -16,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedmixtures._types import Array, Device
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.blocks import SLOT_COST, Layout, places_of, plan_groups
-from fedmixtures.engine.filling import Group, Plan, fill
-from fedmixtures.engine.slots import Slots
+from fedmixtures.engine.layout.blocks import SLOT_COST, Layout, places_of, plan_groups
+from fedmixtures.engine.layout.filling import Group, Plan, fill
+from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.graph.parts import cut_into_parts, n_cut_edges

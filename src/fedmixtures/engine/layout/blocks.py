@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.filling import Group, Plan, fill
-from fedmixtures.engine.hosts import on_host
-from fedmixtures.engine.slots import Slots
+from fedmixtures.engine.layout.filling import Group, Plan, fill
+from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.compiling import rounded_up
@@ -72,6 +71,15 @@ class Layout:
         return padded / sum(float((np.asarray(g.data.row_weights) > 0).sum()) for g in self.groups)
 
 
+def on_host(array: jax.Array | np.ndarray) -> np.ndarray:
+    """As NumPy, whole; every process that holds a part of it has to call this."""
+    if getattr(array, "is_fully_addressable", True):
+        return np.asarray(array)
+    from jax.experimental.multihost_utils import process_allgather
+
+    return process_allgather(array, tiled=True)
+
+
 def build_layout(
     data: NodeData,
     network: Network,
@@ -85,7 +93,7 @@ def build_layout(
     place = sum(plan.places for plan in plans)
     by_gpu = on_gpu() and data.n_nodes >= MANY_NODES and len(data.rows) < 2**31
     if by_gpu:
-        from fedmixtures.engine.filling_gpu import fill_on_gpu
+        from fedmixtures.engine.layout.filling_gpu import fill_on_gpu
 
         places = position, slot_start
         filled = fill_on_gpu(plans, data, network, *places, dtype, seed, rounded_up)

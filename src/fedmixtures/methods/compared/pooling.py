@@ -1,15 +1,44 @@
-"""How a hub makes the nodes' components comparable before the first round."""
+"""What the EM methods share: a common numbering of components at the start, and floors."""
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
-from fedmixtures.methods.method import Meeting
+from fedmixtures import _checks
+from fedmixtures._types import Array, PerNode, Weights
+from fedmixtures.methods.base import Meeting, NodeRows
+from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.statistics import Statistics
 
 N_INIT = 10
 """Restarts of the hub's k-means."""
+SMALLEST_WEIGHT = 1e-12
+"""A component may fade at a node; it is never struck out, so that it can come back."""
+
+
+def check_em(reg_covar: float, prior: ShapePrior | None) -> None:
+    """The two settings all EM methods have."""
+    _checks.positive("reg_covar", reg_covar, allow_zero=True)
+    if prior is not None and not isinstance(prior, ShapePrior):
+        raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
+
+
+def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) -> Weights:
+    """Shares of the mass, none of them zero."""
+    mass = mass if prior is None else mass + prior.extra_mass
+    total = mass.sum(-1, keepdims=True)
+    share = mass / jnp.where(total > 0, total, 1.0)
+    share = jnp.maximum(share, SMALLEST_WEIGHT)
+    return share / share.sum(-1, keepdims=True)
+
+
+def losses(s: Statistics, data: NodeRows) -> PerNode:
+    """Eq. (1) from statistics of counted rows."""
+    return -s.log_likelihood / jnp.where(data.total_weight > 0, data.total_weight, 1.0)
 
 
 def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:

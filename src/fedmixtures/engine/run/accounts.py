@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.engine.blocks import Layout
-from fedmixtures.engine.hosts import on_host
-from fedmixtures.engine.rounds import gather
+from fedmixtures.engine.layout.blocks import Layout, on_host
+from fedmixtures.engine.run.rounds import gather
 from fedmixtures.graph.network import Network
 
 

@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures.engine import hub, rounds, sharded
-from fedmixtures.engine.accounts import Account, account
-from fedmixtures.engine.blocks import Layout
-from fedmixtures.engine.shards import ShardedLayout
+from fedmixtures.engine.layout.blocks import Layout
+from fedmixtures.engine.layout.shards import ShardedLayout
+from fedmixtures.engine.run import hub, rounds, sharded
+from fedmixtures.engine.run.accounts import Account, account
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info, NodeProgram
-from fedmixtures.methods.method import Method, Prepared
+from fedmixtures.methods.base import HubProgram, Info, Method, NodeProgram, Prepared
 
 P = TypeVar("P", NodeProgram, HubProgram)
 

@@ -19,8 +19,18 @@ from fedmixtures import _checks
 from fedmixtures._types import Array, Means, NodeKeys, PerNode, PerSlot
 from fedmixtures.discrepancy.matching import best_matching
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Inbox, Info, Keys, NodeProgram, NodeRows, Outgoing
-from fedmixtures.methods.method import Meeting, Method, Prepared
+from fedmixtures.methods.base import (
+    HubProgram,
+    Inbox,
+    Info,
+    Keys,
+    Meeting,
+    Method,
+    NodeProgram,
+    NodeRows,
+    Outgoing,
+    Prepared,
+)
 from fedmixtures.mixture.mixture import Mixture
 
 SMALLEST_VARIANCE = 1e-6

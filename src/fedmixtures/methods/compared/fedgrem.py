@@ -34,11 +34,16 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info, NodeRows
-from fedmixtures.methods.gtvmin import squared_distance
-from fedmixtures.methods.hub_start import aligned_start, clustered_start
-from fedmixtures.methods.method import Meeting, Prepared
-from fedmixtures.methods.pooling import shown, weights_of
+from fedmixtures.methods.base import (
+    HubProgram,
+    Info,
+    Meeting,
+    NodeRows,
+    Prepared,
+    shown,
+    squared_distance,
+)
+from fedmixtures.methods.compared.pooling import aligned_start, clustered_start, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
