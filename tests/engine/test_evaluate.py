@@ -5,7 +5,7 @@ import pytest
 
 import reference
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
+from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.evaluate import log_joint_rows
 from helpers import stack
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedmixtures import KL, MMD, Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
+from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
