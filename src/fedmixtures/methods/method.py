@@ -10,7 +10,7 @@ import equinox as eqx
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.data.node_data import label_hash
+from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.mixture import Mixture
 
@@ -64,6 +64,11 @@ class Method(eqx.Module):
         """Refuse what cannot work, before any work is done."""
         del n_components, network
 
+    def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
+        """The same method with what it takes from the rows before it begins; by default nothing."""
+        del data, n_components
+        return self
+
     def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
         """What nodes settle before the first round; by default nothing, and nothing is sent."""
         del meeting
@@ -93,6 +98,11 @@ class Method(eqx.Module):
     def descends(self) -> bool:
         """Whether an objective far above its start means that the run has gone wrong."""
         return True
+
+    @property
+    def opening_rounds(self) -> int:
+        """Rounds before which standing still says nothing about convergence."""
+        return 0
 
     @property
     def certifiable(self) -> bool:
