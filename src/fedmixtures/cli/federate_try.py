@@ -20,9 +20,9 @@ from fedmixtures.engine.solution import History, Status, Traffic
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.resolve import resolve_components
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.one_machine import COLLECTOR, OneMachine
-from fedmixtures.federation.program import coupling_of, make_job, program_of, shares_counts
-from fedmixtures.federation.site import ALL_COUPLINGS
+from fedmixtures.federation.node.program import coupling_of, make_job, program_of, shares_counts
+from fedmixtures.federation.node.site import ALL_COUPLINGS
+from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
 from fedmixtures.io.tables import Table, read_table
 from fedmixtures.mixture.mixture import Mixture
