@@ -121,12 +121,14 @@ def fit_watched(
             on_round=watch.on_round,
             report_every=max(1, round(settings.rounds / LOOKS)),
             checkpoint=checkpoint,
+            keep_interrupted=True,
             devices=settings.devices if (settings.devices or 1) > 1 else None,
         )
         model._on_chunk = watch.on_chunk
         rows, nodes = task.train
         model.fit(rows, nodes=nodes, resume=checkpoint if going_on else None)
         model._on_chunk = model.on_round = model.checkpoint = model.devices = None
+        model.keep_interrupted = False
     watch.records = model.history_.records()
     model.align_components()
     scaled = model._theta

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,17 +116,6 @@ def resolve_seed(random_state: Any) -> int:
     from sklearn.utils import check_random_state
 
     return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-def bounded(method: Method, data: NodeData, n_components: list[int]) -> Method:
-    """The method with its feasible set, taken from the rows if none was given."""
-    if not isinstance(method, GTVMin):
-        return method
-    method.discrepancy.check_components(n_components)
-    around = FeasibleSet.around(data.rows, max(n_components), data.row_weights)
-    feasible = method.feasible or around
-    feasible.check_components(max(n_components))
-    return replace(method, feasible=feasible)
 
 
 def trust_of(method: Method, solution: Solution, network: Network) -> Trust | None:

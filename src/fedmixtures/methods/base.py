@@ -72,6 +72,16 @@ class Method(eqx.Module):
         """Refuse what cannot work, before any work is done."""
         del n_components, network
 
+    def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
+        """The same method with what it takes from the rows before it begins; by default nothing."""
+        del data, n_components
+        return self
+
+    @property
+    def opening_rounds(self) -> int:
+        """Rounds before which standing still says nothing about convergence."""
+        return 0
+
     def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
         """What nodes settle before the first round; by default nothing, and nothing is sent."""
         del meeting

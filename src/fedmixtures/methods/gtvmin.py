@@ -21,6 +21,7 @@ is not symmetric, the reported objective is F on the points drawn in the round.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -28,8 +29,10 @@ import jax.numpy as jnp
 
 from fedmixtures import _checks
 from fedmixtures._types import NodeKeys, PerNode, PerSlot
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import (
     Inbox,
     Info,
@@ -87,6 +90,18 @@ class GTVMin(NodeProgram):
                 )
         else:
             _checks.positive("learning_rate", self.learning_rate)
+
+    def check(self, n_components: Sequence[int], network: Network) -> None:
+        """Some discrepancies match components one to one."""
+        del network
+        self.discrepancy.check_components(n_components)
+
+    def bounded(self, data: NodeData, n_components: Sequence[int]) -> GTVMin:
+        """With a feasible set, taken from the rows if none was given."""
+        around = FeasibleSet.around(data.rows, max(n_components), data.row_weights)
+        feasible = self.feasible or around
+        feasible.check_components(max(n_components))
+        return dataclasses.replace(self, feasible=feasible)
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Mixture:
         """Line 1: the starting mixtures, moved into the feasible set."""

@@ -47,7 +47,15 @@ def fit_once(
         0, sent, recipients=method.recipients, setup=sent, received=bytes_of(outcome.received)
     )
     return Solution(
-        data.labels, outcome.theta, history, Status.COMPLETED, 0, outcome.message, None, traffic
+        data.labels,
+        outcome.theta,
+        history,
+        Status.COMPLETED,
+        0,
+        outcome.message,
+        None,
+        traffic,
+        converged=not outcome.message,
     )
 
 
