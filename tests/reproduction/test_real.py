@@ -122,7 +122,9 @@ def test_from_a_folder_to_tables(folder, tmp_path):
 def test_stressed_rows_come_from_twelve_nodes(name):
     rows = stressed({"stress": name}, 0)
     assert len(np.unique(rows.nodes)) == len(np.unique(rows.nodes_test)) == 12
-    assert len(rows.nodes) == len(rows.X) == 12 * PLAIN["n_train"] * (3 if name == "repeated" else 1)
+    assert (
+        len(rows.nodes) == len(rows.X) == 12 * PLAIN["n_train"] * (3 if name == "repeated" else 1)
+    )
     assert np.isfinite(rows.X).all()
     assert rows.X.shape[1] == rows.X_test.shape[1]
 
