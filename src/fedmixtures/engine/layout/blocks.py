@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.filling import Group, Plan, fill, halves
+from fedmixtures.engine.layout.filling import Group, Plan, fill
 from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
@@ -166,7 +166,7 @@ def node_block(
     dtype: str = "float64",
     start: Mixture | None = None,
 ) -> tuple[Block, tuple[Name, ...]]:
-    """A node by itself as the block of one that a silo runs; with it the neighbour of every slot.
+    """A node by itself as the block of one that a silo runs; with it the neighbour of every edge.
 
     `neighbours` gives the weight of each edge, `start` has a leading axis of one.
     """
@@ -174,7 +174,7 @@ def node_block(
     own = np.array([len(neighbours)])
     block = _block(data, network, own, [n_components], seed, dtype, start)
     of_hash = dict(zip(data.label_hashes.tolist(), data.labels, strict=True))
-    return block, tuple(of_hash[h] for h in block.neighbour[block.present].tolist())
+    return block, tuple(of_hash[h] for h in block.neighbour.tolist())
 
 
 def _with_neighbours(
@@ -192,21 +192,11 @@ def _with_neighbours(
 def _block(
     data: NodeData, network: Network, own: np.ndarray, n_components, seed: int, *rest
 ) -> Block:
-    """The block of the nodes `own`, which hold all rows of `data`."""
-    slots = Slots.of(network, data.label_hashes, seed)
-    place = np.full(data.n_nodes, -1)
-    place[own] = np.arange(len(own))
-    edge = np.flatnonzero(place[slots.receiver] >= 0)
-    cell = place[slots.receiver[edge]], slots.slot[edge]
-    width = rounded_up(slots.degree[own].max(initial=0))
-
-    def per_slot(values: np.ndarray, empty: int = 0) -> np.ndarray:
-        table = np.full((len(own), width), empty, values.dtype)
-        table[cell] = values[edge]
-        return table
-
-    sender = place[slots.sender]
-    reverse = np.where(sender >= 0, slots.slot[slots.reverse], -1)
+    """The block of the nodes `own`, which hold all rows of `data`: all nodes, or a single one."""
+    edges = Slots.of(network, data.label_hashes, seed)
+    everybody = len(own) == data.n_nodes
+    edge = np.flatnonzero(np.isin(edges.receiver, own))
+    n = len(edge)
     rows = NodeData(
         tuple(data.labels[i] for i in own),
         data.rows,
@@ -219,12 +209,12 @@ def _block(
         np.asarray(n_components),
         seed,
         *rest,
-        per_slot(slots.weight),
-        per_slot(data.label_hashes[slots.sender]),
-        per_slot(sender, -1),
-        per_slot(reverse, -1),
-        halves(slots.node_key[own]),
-        halves(per_slot(slots.slot_key)),
+        np.arange(len(own)),
+        edges.receiver if everybody else np.zeros(n, dtype=np.int64),
+        edges.sender if everybody else 1 + np.arange(n),
+        edges.weight[edge],
+        data.label_hashes[edges.sender[edge]],
+        edges.reverse if everybody else np.full(n, -1),
     )
 
 
