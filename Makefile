@@ -57,14 +57,14 @@ docs: .venv/.ready-docs  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 reproduce: $(DEMO_READY)  ## All tables and figures of the paper, 20 seeds, into results/
-	$(BIN)/fedmixtures experiment all
-	$(BIN)/python -m fedmixtures.experiments.page docs/reproduction.md results
+	$(BIN)/python -m reproduction all
+	$(BIN)/python -m reproduction.page docs/reproduction.md results
 
 TRUST := trust-sbm trust-robust trust-digits trust-ablation trust-cost
 
 trust: $(DEMO_READY)  ## Trust-then-Pool against everything else, 20 seeds, into results/
-	$(BIN)/fedmixtures experiment $(TRUST)
-	$(BIN)/python -m fedmixtures.experiments.page docs/trust.md results
+	$(BIN)/python -m reproduction $(TRUST)
+	$(BIN)/python -m reproduction.page docs/trust.md results
 
 clean:  ## Remove caches and build products (.venv stays)
 	rm -rf build dist htmlcov docs/_build docs/auto_examples docs/generated

@@ -21,9 +21,9 @@ from benchmarks import report
 from benchmarks.gpu_limits import Size, ceilings, limits, seconds
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.engine.options import Options
+from fedmixtures.engine.run import rounds
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph import Network, sparse_random
 from fedmixtures.init.kmeans import KMeansStart

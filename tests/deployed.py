@@ -53,7 +53,7 @@ class Told:
 @contextlib.contextmanager
 def federation(folder: Path, rows=None, prepare=None, listener=None, **options):
     """A running hub and its sites; afterwards no process of theirs and no open port."""
-    from fedmixtures.federation.one_machine import OneMachine
+    from fedmixtures.federation.nvflare.one_machine import OneMachine
 
     rows = ROWS if rows is None else rows
     features = tuple("xyzuvw"[: next(iter(rows.values())).shape[1]])

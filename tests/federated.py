@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.federation.gate import Gate
 from fedmixtures.federation.in_process import Exchange
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node import Node
-from fedmixtures.federation.program import make_job, program_of, starting_mixture
-from fedmixtures.federation.sealing import Roster, SiteKey
-from fedmixtures.federation.site import Limits, SiteConfig
+from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.node.node import Node
+from fedmixtures.federation.node.program import make_job, program_of, starting_mixture
+from fedmixtures.federation.node.site import Limits, SiteConfig
+from fedmixtures.federation.wire.sealing import Roster, SiteKey
 from fedmixtures.mixture.mixture import Mixture
 
 SITES = ("aachen", "bergen", "cork", "delft")

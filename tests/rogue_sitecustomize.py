@@ -9,8 +9,8 @@ import os
 import numpy as np
 from nvflare.apis.shareable import Shareable
 
-from fedmixtures.federation import nvflare_carrier as carrier
-from fedmixtures.federation.frames import Frame
+from fedmixtures.federation.nvflare import transport as carrier
+from fedmixtures.federation.wire.frames import Frame
 
 SELF, NEIGHBOUR, OTHER_NEIGHBOUR, STRANGER = "cork", "bergen", "delft", "aachen"
 _send = carrier.Carrier.send
@@ -40,7 +40,7 @@ class Rogue:
     def __init__(self):
         from pathlib import Path
 
-        from fedmixtures.federation.sealing import Roster, SiteKey
+        from fedmixtures.federation.wire.sealing import Roster, SiteKey
 
         own = Path(os.environ["FEDERATION_ROGUE_HOME"])
         self.key, self.roster = SiteKey.load(own / "site.key"), Roster.load(own / "roster.toml")
@@ -48,7 +48,7 @@ class Rogue:
         self.done: list[str] = []
 
     def sealed(self, content, job, t, to, source=SELF) -> bytes:
-        from fedmixtures.federation.sealing import Address
+        from fedmixtures.federation.wire.sealing import Address
 
         return self.key.seal(content, self.roster.keys[to], Address(job, t, source, to))
 

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedmixtures.federation.driver import open_results
-from fedmixtures.federation.nvflare_controller import OUTCOME, RESULTS
-from fedmixtures.federation.nvflare_kits import CONTROLLER, EXECUTOR, SITE_FILE, write_job
-from fedmixtures.federation.one_machine import COLLECTOR, write_site
-from fedmixtures.federation.sealing import Roster, SiteKey
+from fedmixtures.federation.nvflare.controller import OUTCOME, RESULTS
+from fedmixtures.federation.nvflare.driver import open_results
+from fedmixtures.federation.nvflare.kits import CONTROLLER, EXECUTOR, SITE_FILE, write_job
+from fedmixtures.federation.nvflare.one_machine import COLLECTOR, write_site
+from fedmixtures.federation.wire.sealing import Roster, SiteKey
 
 
 def simulate(folder: Path, job, rows) -> dict:

@@ -15,7 +15,7 @@ from scipy.stats import multivariate_normal
 
 import reference
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
-from fedmixtures.engine.blocks import node_group
+from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.mixture import density, sampling
 from fedmixtures.mixture.precision import double
 from fedmixtures.mixture.statistics import nll_and_gradient

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
-from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.layout import blocks
+from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.graph.generate import erdos_renyi_ring, ring
 from fedmixtures.mixture.compiling import rounded_up
 from fedmixtures.mixture.precision import double

@@ -5,8 +5,8 @@ import pytest
 
 import reference
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
 from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.layout import blocks
 from helpers import stack
 
 

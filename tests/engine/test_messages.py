@@ -7,7 +7,7 @@ import pytest
 
 from fedmixtures import Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
+from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring

@@ -6,7 +6,7 @@ import pytest
 import reference
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
+from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from fedmixtures.federation.program import DANGER
+from fedmixtures.federation.node.program import DANGER
 
 MARK = "FEDMIXTURES_TEST_RUN"
 

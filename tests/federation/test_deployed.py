@@ -86,7 +86,7 @@ def test_trust_then_pool_where_sites_share_counts(tmp_path, home, made_up_rows):
 def test_a_site_that_does_not_share_counts_ends_the_job_with_its_reason(
     tmp_path, home, made_up_rows
 ):
-    from fedmixtures.federation.driver import FederationError
+    from fedmixtures.federation.nvflare.driver import FederationError
 
     job = a_job(TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2), n_rounds=2)
     limits = {"couplings": ["TrustThenPool"]}
@@ -165,7 +165,7 @@ def test_what_ten_sites_cost(tmp_path, home):
 
 
 def test_a_class_off_the_list_is_refused(machine, tmp_path):
-    from fedmixtures.federation.nvflare_kits import write_job
+    from fedmixtures.federation.nvflare.kits import write_job
 
     folder = write_job(tmp_path / "other", a_fit("mmd", 2, seed=98), 4)
     path = folder / "app" / "config" / "config_fed_client.json"

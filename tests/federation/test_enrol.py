@@ -7,16 +7,16 @@ import json
 import numpy as np
 import pytest
 
-from fedmixtures.federation.sealing import Roster, SiteKey, fingerprint
+from fedmixtures.federation.wire.sealing import Roster, SiteKey, fingerprint
 
 pytest.importorskip("nvflare")
 pytestmark = pytest.mark.silos
 
 
 def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
-    from fedmixtures.federation import enrol
-    from fedmixtures.federation.node import Node
-    from fedmixtures.federation.nvflare_kits import EXECUTOR, check_site
+    from fedmixtures.federation.node.node import Node
+    from fedmixtures.federation.nvflare import enrol
+    from fedmixtures.federation.nvflare.kits import EXECUTOR, check_site
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     hub, mark = enrol.init_hub(tmp_path / "hub", "localhost", 8102)
@@ -49,7 +49,7 @@ def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
 
 
 def test_a_pinned_key_is_never_replaced(tmp_path):
-    from fedmixtures.federation.enrol import add_to_roster
+    from fedmixtures.federation.nvflare.enrol import add_to_roster
 
     path, first, second = tmp_path / "roster.toml", SiteKey.generate(), SiteKey.generate()
     assert add_to_roster(path, "hospital-2", first.public) == fingerprint(first.public)

@@ -15,10 +15,9 @@ import pytest
 
 from federated import Sites, a_job, record, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.federation.frames import Frame
 from fedmixtures.federation.in_process import Exchange
-from fedmixtures.federation.protocol import request
-from fedmixtures.federation.sealing import Address
+from fedmixtures.federation.wire.frames import Frame, request
+from fedmixtures.federation.wire.sealing import Address
 
 N_FRAMES = int(os.environ.get("FEDERATION_FRAMES", "1500"))
 BOUNDS = FeasibleSet()

@@ -12,18 +12,18 @@ import pytest
 from federated import WIDE_OPEN, Sites, a_job, log_lines, record, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.synthetic import shifted_blocks
-from fedmixtures.engine.blocks import node_group
-from fedmixtures.federation.gate import (
+from fedmixtures.engine.layout.blocks import node_group
+from fedmixtures.federation.in_process import NodeRefused, ask
+from fedmixtures.federation.node.gate import (
     Gate,
     GateRefusal,
     component_discrepancies,
     effective_counts,
     merge_nearest,
 )
-from fedmixtures.federation.in_process import NodeRefused, ask
-from fedmixtures.federation.message import decode_message
-from fedmixtures.federation.protocol import request
-from fedmixtures.federation.sealing import Address
+from fedmixtures.federation.wire.frames import request
+from fedmixtures.federation.wire.message import decode_message
+from fedmixtures.federation.wire.sealing import Address
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.mixture.precision import double
 from helpers import mixture

@@ -51,7 +51,7 @@ class Hospitals:
     """Four institutions in four folders; only what the page says is carried between them."""
 
     def __init__(self, folder: Path):
-        from fedmixtures.federation.processes import Party, free_port
+        from fedmixtures.federation.nvflare.processes import Party, free_port
 
         self.folder, port = folder, free_port()
         told = federate("init-hub", "hub", "--host", "localhost", "--port", port, cwd=folder)
@@ -123,7 +123,7 @@ def test_three_hospitals(hospitals):
 
 def job_with_code(folder: Path) -> tuple[Path, Path]:
     """An NVFlare job that brings a class of its own, and the file that its code would write."""
-    from fedmixtures.federation.nvflare_kits import write_job
+    from fedmixtures.federation.nvflare.kits import write_job
 
     first, second, third = HOSPITALS
     edges = ((first, second, 1.0), (second, third, 1.0))
@@ -140,7 +140,7 @@ def job_with_code(folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("hub", ["as we set it up", "lets all code through"])
 def test_a_job_with_code_is_refused(hospitals, tmp_path, hub):
-    from fedmixtures.federation.driver import Driver
+    from fedmixtures.federation.nvflare.driver import Driver
 
     if hub != "as we set it up":
         hospitals.parties[0].stop()

@@ -9,11 +9,10 @@ import pytest
 
 from federated import Sites, a_job, log_lines, same_bits, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin, Mixture
-from fedmixtures.federation.frames import Frame
 from fedmixtures.federation.in_process import Exchange, ask
-from fedmixtures.federation.message import encode_message
-from fedmixtures.federation.protocol import request
-from fedmixtures.federation.sealing import Address, SiteKey
+from fedmixtures.federation.wire.frames import Frame, request
+from fedmixtures.federation.wire.message import encode_message
+from fedmixtures.federation.wire.sealing import Address, SiteKey
 
 METHOD = GTVMin(MMD(), n_local_steps=1, feasible=FeasibleSet())
 ROWS = site_rows((96, 96, 96, 96))

@@ -9,8 +9,8 @@ import pytest
 from deployed import federation, fitted, site_log
 from federated import SITES, a_job, record, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.federation.ledger import Ledger, noise_for
-from fedmixtures.federation.site import Budget
+from fedmixtures.federation.node.ledger import Ledger, noise_for
+from fedmixtures.federation.node.site import Budget
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -31,7 +31,7 @@ def test_the_ledger_ends_a_fit_and_outlives_its_processes(tmp_path, home):
     from dp_accounting import GaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    from fedmixtures.federation.driver import FederationError
+    from fedmixtures.federation.nvflare.driver import FederationError
 
     noise = noise_for(BUDGET.epsilon, BUDGET.delta, STEPS * ROUNDS)
     budget = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}

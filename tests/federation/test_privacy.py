@@ -15,12 +15,12 @@ from scipy.stats import norm
 
 from federated import Sites, a_job, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.engine.blocks import node_group
+from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.federation.in_process import Exchange, NodeRefused, ask
-from fedmixtures.federation.ledger import BudgetSpent, Ledger, noise_for, spent
-from fedmixtures.federation.private import PrivateGTVMin, public_start
-from fedmixtures.federation.protocol import request
-from fedmixtures.federation.site import Budget
+from fedmixtures.federation.node.ledger import BudgetSpent, Ledger, noise_for, spent
+from fedmixtures.federation.node.private import PrivateGTVMin, public_start
+from fedmixtures.federation.node.site import Budget
+from fedmixtures.federation.wire.frames import request
 from fedmixtures.mixture.density import local_loss
 from fedmixtures.mixture.precision import double
 from helpers import mixture

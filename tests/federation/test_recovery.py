@@ -9,7 +9,7 @@ import pytest
 from federated import EDGES, Sites, a_job, same_bits, site_rows
 from fedmixtures import KL, FeasibleSet, GTVMin
 from fedmixtures.federation.in_process import Exchange, NodeRefused, ask
-from fedmixtures.federation.protocol import request
+from fedmixtures.federation.wire.frames import request
 
 ROWS = site_rows((96, 96, 96, 96))
 

@@ -14,14 +14,13 @@ import pytest
 
 from federated import Sites, a_job, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, TrustThenPool
-from fedmixtures.federation.frames import Frame, FrameError
 from fedmixtures.federation.in_process import NodeRefused, ask
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.node import Node
-from fedmixtures.federation.program import make_job
-from fedmixtures.federation.protocol import request
-from fedmixtures.federation.sealing import Address, BoxError, Roster, SiteKey, fingerprint
-from fedmixtures.federation.site import SiteConfig
+from fedmixtures.federation.node.node import Node
+from fedmixtures.federation.node.program import make_job
+from fedmixtures.federation.node.site import SiteConfig
+from fedmixtures.federation.wire.frames import Frame, FrameError, request
+from fedmixtures.federation.wire.sealing import Address, BoxError, Roster, SiteKey, fingerprint
 
 TOML = """
 name = "aachen"
@@ -266,7 +265,7 @@ def test_the_hub_side_needs_no_jax():
 
 def test_boxes_that_wait_are_bounded():
     pytest.importorskip("nvflare")
-    from fedmixtures.federation import nvflare_carrier as carrier
+    from fedmixtures.federation.nvflare import transport as carrier
 
     inbox = carrier.Inbox()
     assert [inbox.put("a", 1, bytes([i])) for i in range(6)] == [True] * 4 + [False] * 2
@@ -296,8 +295,8 @@ def test_a_site_that_has_not_begun_takes_boxes_of_any_round_of_the_job():
     from nvflare.apis.fl_context import FLContext
     from nvflare.apis.shareable import Shareable
 
-    from fedmixtures.federation.nvflare_carrier import BODY
-    from fedmixtures.federation.nvflare_executor import AHEAD, NodeExecutor
+    from fedmixtures.federation.nvflare.executor import AHEAD, NodeExecutor
+    from fedmixtures.federation.nvflare.transport import BODY
 
     executor = NodeExecutor()
     executor.job = a_job(n_rounds=50)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
+from fedmixtures.engine.layout import blocks
 from fedmixtures.graph.generate import sparse_random
 from fedmixtures.init import kmeans, lloyd_gpu
 from fedmixtures.init.kmeans import KMeansStart

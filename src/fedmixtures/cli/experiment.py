@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from pathlib import Path
 
 from fedmixtures.cli.console import console, say
@@ -34,11 +36,16 @@ def experiment(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from fedmixtures.experiments.config import NAMES
-    from fedmixtures.experiments.run import run
-
+    if importlib.util.find_spec("reproduction") is None:
+        raise ValueError(
+            "The experiments are in the folder `reproduction` of the source distribution and the "
+            "repository, not in the installed package. Unpack one of these, and there run "
+            f"`python -m reproduction {' '.join(names) or 'all'}`."
+        )
+    known = importlib.import_module("reproduction.config").NAMES
+    run = importlib.import_module("reproduction.run").run
     if not names:
-        raise ValueError(f"`names` is empty. Choose from {', '.join(NAMES)}, or all.")
+        raise ValueError(f"`names` is empty. Choose from {', '.join(known)}, or all.")
     columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("runs", total=None)

@@ -44,7 +44,7 @@ def silos() -> Iterator[None]:
     import logging
 
     need_nvflare()
-    from fedmixtures.federation.driver import FederationError
+    from fedmixtures.federation.nvflare.driver import FederationError
 
     logging.getLogger().addHandler(logging.NullHandler())
     try:
@@ -143,8 +143,8 @@ def submit(
     need_nvflare()
     from fedmixtures.cli.console import say
     from fedmixtures.cli.federate_try import Shown
-    from fedmixtures.federation.driver import Driver
     from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.nvflare.driver import Driver
 
     wanted = read_job(job)
     if out.exists():
@@ -171,7 +171,7 @@ def status(*, kit: Path, user: str) -> None:
     """
     need_nvflare()
     from fedmixtures.cli.console import say
-    from fedmixtures.federation.driver import Driver
+    from fedmixtures.federation.nvflare.driver import Driver
 
     with silos(), closing(Driver(kit, user)) as driver:
         driver.session(patience=20.0)
@@ -211,9 +211,9 @@ def collect(
     import json
 
     from fedmixtures.cli.console import say
-    from fedmixtures.federation.driver import open_results
     from fedmixtures.federation.job import Job
-    from fedmixtures.federation.sealing import Roster, SiteKey
+    from fedmixtures.federation.nvflare.driver import open_results
+    from fedmixtures.federation.wire.sealing import Roster, SiteKey
 
     job = Job.from_plain(json.loads((folder / "job.json").read_text()))
     results = {path.stem: path.read_bytes() for path in folder.glob("*.fmx")}

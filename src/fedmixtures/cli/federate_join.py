@@ -26,7 +26,7 @@ def init_hub(folder: Path, *, host: str, port: int = 8002) -> None:
     """
     need_nvflare()
     from fedmixtures.cli.console import say
-    from fedmixtures.federation import enrol
+    from fedmixtures.federation.nvflare import enrol
 
     kit, mark = enrol.init_hub(folder, host, port)
     say(f"Tell every site, by telephone: the authority's fingerprint is\n  {mark}")
@@ -46,7 +46,7 @@ def approve(request: Path, *, hub: Path) -> None:
     """
     need_nvflare()
     from fedmixtures.cli.console import say
-    from fedmixtures.federation import enrol
+    from fedmixtures.federation.nvflare import enrol
 
     say(f"Send back: {enrol.approve(hub, request)}")
 
@@ -90,7 +90,8 @@ def join(
     """
     need_nvflare()
     from fedmixtures.cli.console import say
-    from fedmixtures.federation import enrol, sealing
+    from fedmixtures.federation.nvflare import enrol
+    from fedmixtures.federation.wire import sealing
 
     folder = folder or Path(name)
     if signed is None:
@@ -132,7 +133,7 @@ def trust(name: str, key: str, *, roster: Path = Path("roster.toml")) -> None:
     """
     need_nvflare()
     from fedmixtures.cli.console import say
-    from fedmixtures.federation import enrol
+    from fedmixtures.federation.nvflare import enrol
 
     mark = enrol.add_to_roster(roster, name, key)
     say(f"Pinned. Compare by telephone with {name}: {mark}")

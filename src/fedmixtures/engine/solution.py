@@ -16,7 +16,7 @@ class Status(StrEnum):
     """How a run ended."""
 
     COMPLETED = "completed"
-    """All rounds were run."""
+    """All rounds were run, or the run converged before."""
     DIVERGED = "diverged"
     """Stopped because the objective ran away; the mixtures are those of the last good round."""
     INTERRUPTED = "interrupted"
@@ -127,6 +127,8 @@ class Traffic:
     """The part each node sent before the first round; empty if none."""
     received: dict[Label, int] = field(default_factory=dict)
     """Bytes the hub sent to each node in the whole run; empty where there is no hub."""
+    simulated: bool = True
+    """Whether bytes were only counted, all nodes being in one process."""
 
     def per_round(self, label: Label) -> int:
         """Bytes this node sent in each round."""
@@ -170,6 +172,8 @@ class Solution:
     """What the method tells of the run beside the mixtures, by node and by edge; or nothing."""
     shards: Shards | None = None
     """How the network was spread over several devices."""
+    converged: bool = False
+    """Whether no node's parameters changed by more than `Options.tol` in the last round."""
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

@@ -1,6 +1,5 @@
 """Federation between silos: rows stay where they are, sealed models travel.
 
-`Node.handle(frame) -> frame` is the whole of a site and knows no engine. `frames`, `sealing`,
-`message`, `gate`, `site` and `job` are its parts; the modules that begin with ``nvflare_`` let
-NVIDIA FLARE carry the frames and need the extra ``fedmixtures[nvflare]``.
+`node` is a site and knows no carrier; `wire` is what travels; `rounds` is the loop of a fit without
+a carrier. `in_process` and `nvflare` carry it: another carrier is one more folder beside them.
 """

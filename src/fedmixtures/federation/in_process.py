@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedmixtures.federation.frames import Frame
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node import Node
-from fedmixtures.federation.protocol import request
+from fedmixtures.federation.node.node import Node
+from fedmixtures.federation.wire.frames import Frame, request
 
 
 class NodeRefused(RuntimeError):

@@ -7,14 +7,120 @@ federation is a block of one, a simulation runs blocks of hundreds, with the sam
 from __future__ import annotations
 
 import abc
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
-from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot, SlotKeys
-from fedmixtures.methods.method import Method
+from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
+from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.graph.network import Network
 from fedmixtures.mixture.mixture import Mixture
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What is known about the nodes before the first round."""
+
+    labels: tuple[Label, ...]
+    rows: np.ndarray
+    """Sum of the sample weights of each node."""
+    degree: np.ndarray
+    """Neighbours of each node."""
+    seed: int
+
+    @property
+    def order(self) -> np.ndarray:
+        """Nodes in an order that depends on their labels alone."""
+        return np.argsort([label_hash(label) for label in self.labels], kind="stable")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What nodes begin with once they (or their hub) have agreed on it."""
+
+    theta: Mixture
+    """Starting mixtures of all nodes, stacked, NumPy."""
+    shared: Any = None
+    """Arrays the hub sends to every node before the first round."""
+    hub_state: Any = None
+    """Arrays the hub keeps."""
+    sent: np.ndarray | int = 0
+    """Numbers (8 bytes each in float64) each node sent to get there."""
+    received: np.ndarray | int = 0
+    """Numbers the hub sent to each node."""
+
+
+class Method(eqx.Module):
+    """A way to fit all nodes' mixtures: a node program, a hub program or a one-shot method."""
+
+    has_likelihood: ClassVar[bool] = True
+    """Whether the mixtures are densities to be scored; false for hard clustering."""
+    moves_rows: ClassVar[bool] = False
+    """Whether rows leave their nodes."""
+
+    def program(self) -> Method:
+        """What an engine runs: the method itself, unless an option chooses among programs."""
+        return self
+
+    def check(self, n_components: Sequence[int], network: Network) -> None:
+        """Refuse what cannot work, before any work is done."""
+        del n_components, network
+
+    def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
+        """The same method with what it takes from the rows before it begins; by default nothing."""
+        del data, n_components
+        return self
+
+    @property
+    def opening_rounds(self) -> int:
+        """Rounds before which standing still says nothing about convergence."""
+        return 0
+
+    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+        """What nodes settle before the first round; by default nothing, and nothing is sent."""
+        del meeting
+        return Prepared(theta)
+
+    @property
+    def needs_start(self) -> bool:
+        """Whether nodes begin from the starting mixtures of the estimator's `init`."""
+        return True
+
+    @property
+    def pull_share(self) -> float:
+        """Share of all pulls in the objective: a half where edges count from both ends."""
+        return 1.0
+
+    @property
+    def rate(self) -> float | None:
+        """Step size of a gradient method; None for others and where the engine finds it."""
+        return None
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the engine is to find a step size that lowers the objective."""
+        return False
+
+    @property
+    def descends(self) -> bool:
+        """Whether an objective far above its start means that the run has gone wrong."""
+        return True
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether Proposition 1 speaks about this program."""
+        return False
+
+    def remedy(self, weighted_degree: float) -> str:
+        """What to change if the run diverges at a node of this weighted degree."""
+        del weighted_degree
+        return "Look at the rows of that node."
 
 
 class NodeRows(eqx.Module):
@@ -131,3 +237,49 @@ class HubProgram(Method):
     @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
         """The nodes' mixtures; nothing is sent."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a one-shot method hands back."""
+
+    theta: Mixture
+    """Stack of the nodes' mixtures, NumPy."""
+    sent: np.ndarray
+    """Numbers each node sent to the hub (8 bytes each in float64)."""
+    received: np.ndarray
+    """Numbers the hub sent to each node."""
+    message: str = ""
+    """What the user should know: turned into a warning."""
+
+
+class OneShot(Method):
+    """All nodes are fitted at once; `n_rounds` plays no part."""
+
+    @property
+    @abc.abstractmethod
+    def recipients(self) -> Literal["hub", "nobody"]:
+        """Who receives what nodes send."""
+
+    @abc.abstractmethod
+    def fit(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Outcome:
+        """Fit the nodes' mixtures; `theta` holds starting mixtures where the user gave some."""
+
+
+def counts(data: NodeRows) -> RowWeights:
+    """Row weights that sum to the rows of each node."""
+    return data.row_weights * data.total_weight[:, None]
+
+
+def shown(fit: PerNode, moved: PerNode) -> Info:
+    """What a round of a method without pull and bounds shows."""
+    nothing = jnp.zeros_like(fit)
+    return Info(fit, nothing, moved, nothing)
+
+
+def squared_distance(a: Mixture, b: Mixture) -> PerNode:
+    """Squared Euclidean distance of the stacked parameters of each node, as they stand."""
+    squares = jax.tree.map(lambda x, y: jnp.square(x - y).reshape(len(x), -1).sum(-1), a, b)
+    return squares.weights + squares.means + squares.covariances

@@ -21,6 +21,7 @@ is not symmetric, the reported objective is F on the points drawn in the round.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import jax
@@ -28,9 +29,19 @@ import jax.numpy as jnp
 
 from fedmixtures import _checks
 from fedmixtures._types import NodeKeys, PerNode, PerSlot
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram, NodeRows, Outgoing
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import (
+    Inbox,
+    Info,
+    Keys,
+    NodeProgram,
+    NodeRows,
+    Outgoing,
+    squared_distance,
+)
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.statistics import nll_and_gradient
@@ -79,6 +90,18 @@ class GTVMin(NodeProgram):
                 )
         else:
             _checks.positive("learning_rate", self.learning_rate)
+
+    def check(self, n_components: Sequence[int], network: Network) -> None:
+        """Some discrepancies match components one to one."""
+        del network
+        self.discrepancy.check_components(n_components)
+
+    def bounded(self, data: NodeData, n_components: Sequence[int]) -> GTVMin:
+        """With a feasible set, taken from the rows if none was given."""
+        around = FeasibleSet.around(data.rows, max(n_components), data.row_weights)
+        feasible = self.feasible or around
+        feasible.check_components(max(n_components))
+        return dataclasses.replace(self, feasible=feasible)
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Mixture:
         """Line 1: the starting mixtures, moved into the feasible set."""
@@ -173,9 +196,3 @@ class GTVMin(NodeProgram):
         if self.feasible is None:
             raise ValueError("`feasible` is None. Give a FeasibleSet to run the program by itself.")
         return self.feasible
-
-
-def squared_distance(a: Mixture, b: Mixture) -> PerNode:
-    """Squared Euclidean distance of the stacked parameters of each node, as they stand."""
-    squares = jax.tree.map(lambda x, y: jnp.square(x - y).reshape(len(x), -1).sum(-1), a, b)
-    return squares.weights + squares.means + squares.covariances

@@ -10,7 +10,7 @@ import jax.random as jr
 import numpy as np
 
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
-from fedmixtures.engine.cache import compilation_cache
+from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture

@@ -1,0 +1,181 @@
+"""Methods on the situations of the trust experiments: all seeds of a method at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.solution import Status
+from fedmixtures.init.kmeans import node_seed
+from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.compared.baselines import Centralized
+from fedmixtures.methods.compared.em_fits import EMFits, Task
+from fedmixtures.methods.trust_then_pool.program import TrustThenPool
+from fedmixtures.metrics.centroids import centroid_error
+from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.mixture.mixture import Mixture
+from reproduction.tasks import fit, measure
+from reproduction.tasks.ablations import PARTS
+from reproduction.tasks.lies import lying
+from reproduction.tasks.situation import Situation, situation
+from reproduction.tasks.union import Union
+
+Numbers = dict[str, Any]
+GROUPINGS = ("local", "block", "centralized")
+"""Ordinary fits: of each node's rows, of each true block's (an oracle), of all rows together."""
+WITH_PRIOR = {"engine": "jax", "prior": ShapePrior(), "reg_covar": 1e-3, "n_init": 10}
+"""The fits a trusting node makes, on other rows."""
+
+
+def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Numbers]:
+    """The numbers of each run, in their order; all have the same method and options.
+
+    Liars run a program of their own, so runs with other lies are solved apart.
+    """
+    places: dict[str, list[int]] = {}
+    for place, (settings, _) in enumerate(runs):
+        places.setdefault(_lie(settings), []).append(place)
+    numbers: list[Numbers] = [{} for _ in runs]
+    for own in places.values():
+        for place, found in zip(own, _together([runs[i] for i in own]), strict=True):
+            numbers[place] = found
+    return iter(numbers)
+
+
+def _lie(settings: dict[str, Any]) -> str:
+    """How liars among the nodes lie; empty where there are none."""
+    return "" if settings["without_liars"] else settings["data"].get("liars", {}).get("kind", "")
+
+
+def _together(runs: Sequence[tuple[dict[str, Any], int]]) -> list[Numbers]:
+    settings = runs[0][0]
+    found = [situation(own, seed) for own, seed in runs]
+    if settings["without_liars"]:
+        found = [one.without_liars() for one in found]
+    return _numbers(_fitted(settings, [own for own, _ in runs], found), found)
+
+
+def _fitted(
+    settings: dict[str, Any], all_settings: list[dict[str, Any]], found: list[Situation]
+) -> list[Mixture | None]:
+    """Mixtures of all nodes of each situation; None where the run diverged."""
+    if settings["method"] in GROUPINGS:
+        return grouped_fits(settings["method"], settings["options"], found)
+    method = build(settings)
+    if isinstance(method.program(), NodeProgram):
+        return union_fits(method, settings, found)
+    return [_alone(method, own, one) for own, one in zip(all_settings, found, strict=True)]
+
+
+def build(settings: dict[str, Any]) -> Method:
+    """The method with its options: whole, with liars among its nodes, or with a part taken out."""
+    if settings["method"] != "trust":
+        return fit.build(settings)
+    options = dict(settings["options"])
+    part = options.pop("without", None)
+    program, changed = PARTS[part] if part else (TrustThenPool, {})
+    if lie := _lie(settings):
+        return lying(program)(lie=lie, **changed, **options)
+    return program(**changed, **options)
+
+
+def grouped_fits(
+    grouping: str, options: dict[str, Any], found: Sequence[Situation]
+) -> list[Mixture | None]:
+    """Ordinary fits of nodes, blocks or everything; liars' rows count for themselves alone."""
+    options = dict(options)
+    method: EMFits = Centralized(**(WITH_PRIOR if options.pop("prior", False) else {}), **options)
+    tasks, owners = [], []
+    for number, one in enumerate(found):
+        rows, group = one.rows(), _groups(grouping, one)
+        for own in np.unique(group):
+            members = np.flatnonzero(group == own)
+            honest = members[one.honest[members]]
+            parts = [rows.of(int(i)) for i in (honest if len(honest) else members)]
+            points, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
+            seed = node_seed(one.seed, int(own)) if grouping == "local" else one.seed
+            k = one.n_components[members[0]] if grouping == "local" else _truth(one)
+            tasks.append(Task((number, int(own)), points, counts, k, seed))
+            owners.append((number, members))
+    mixtures: list[dict[int, Mixture]] = [{} for _ in found]
+    for (number, members), mixture in zip(owners, method.fit_all(tasks).mixtures, strict=True):
+        mixtures[number] |= dict.fromkeys(members.tolist(), mixture)
+    return [Mixture.stack([own[i] for i in sorted(own)]) for own in mixtures]
+
+
+def _groups(grouping: str, one: Situation) -> np.ndarray:
+    n = one.scenario.n_nodes
+    return {"local": np.arange(n), "block": one.blocks, "centralized": np.zeros(n, int)}[grouping]
+
+
+def _truth(one: Situation) -> int:
+    """The true number of components, which fits of pooled rows are given."""
+    means = one.scenario.means
+    return max(one.n_components) if means is None else means.shape[1]
+
+
+def union_fits(
+    method: Method, settings: dict[str, Any], found: Sequence[Situation]
+) -> list[Mixture | None]:
+    """All situations in one solve; if one of them runs away, each on its own."""
+    width = max(max(one.n_components) for one in found)
+    union = Union.of([one.part(settings["start"], width) for one in found])
+    options = Options(settings["n_rounds"], keep_nodes=True)
+    solution = fit.quiet_solve(method, union.rows, union.network, union.theta, options)
+    program = method.program()
+    away = [fit.ran_away(solution.history, program.pull_share, span) for span in union.spans]
+    if program.descends and (solution.status is not Status.COMPLETED or any(away)):
+        if len(found) == 1:
+            return [None]
+        return [theta for one in found for theta in union_fits(method, settings, [one])]
+    return [Mixture(*(part[span] for part in solution.theta.parts)) for span in union.spans]
+
+
+def _alone(method: Method, settings: dict[str, Any], one: Situation) -> Mixture | None:
+    """A method with a hub, on one situation."""
+    method.check(one.n_components, one.network)
+    part = one.part(settings["start"], max(one.n_components))
+    theta = part.theta if method.needs_start else None
+    options = Options(settings["n_rounds"], seed=one.seed)
+    solution = fit.quiet_solve(method, part.rows, part.network, theta, options, one.n_components)
+    return solution.theta if solution.status is Status.COMPLETED else None
+
+
+def _numbers(thetas: Sequence[Mixture | None], found: Sequence[Situation]) -> list[Numbers]:
+    """Means over honest nodes, and the likelihood of each of them."""
+    whole = [(theta, one) for theta, one in zip(thetas, found, strict=True) if theta is not None]
+    measured = iter(_measured(whole) if whole else [])
+    names = ("ll", "err", "nmi", "nodes")
+    lost = {**dict.fromkeys(names), "status": "diverged"}
+    return [lost if theta is None else next(measured) for theta in thetas]
+
+
+def _measured(whole: Sequence[tuple[Mixture, Situation]]) -> list[Numbers]:
+    scenarios = [one.scenario for _, one in whole]
+    width = max(theta.n_components for theta, _ in whole)
+    padded = [theta.padded(width).parts for theta, _ in whole]
+    together = Mixture(*map(np.concatenate, zip(*padded, strict=True)))
+    ll, nmi = measure.Rows.of(scenarios, "_validation").per_node(together)
+    numbers = []
+    for (theta, one), span in zip(whole, measure.spans(scenarios), strict=True):
+        own, honest = ll[span][one.honest], one.honest
+        truth, err = one.scenario.means, None
+        if truth is not None:
+            errors = [
+                centroid_error(theta.at(i).trimmed().means, truth[i])
+                for i in np.flatnonzero(honest)
+            ]
+            err = float(np.mean(errors))
+        numbers.append(
+            {
+                "ll": float(own.mean()),
+                "err": err,
+                "nmi": float(nmi[span][honest].mean()),
+                "nodes": [round(float(value), 5) for value in own],
+                "status": "completed",
+            }
+        )
+    return numbers

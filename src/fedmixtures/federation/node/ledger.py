@@ -1,0 +1,106 @@
+"""The ledger of differential privacy: what was spent on a site's rows, and the end of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import lru_cache
+from pathlib import Path
+
+from fedmixtures.federation.node.site import Budget
+from fedmixtures.federation.node.store import write_durably
+
+LARGE = 30.0
+
+
+class BudgetSpent(ValueError):
+    """The next step would cost more privacy than the site has left."""
+
+
+class Ledger:
+    """Gaussian steps on this site's rows, on disk before they are taken.
+
+    Every step that is run is charged, also one that repeats a round after a fault: its noise is
+    drawn anew. The entries are counts of steps by noise multiplier (standard deviation of the noise
+    over the sensitivity under replacement of one row).
+    """
+
+    def __init__(self, path: Path, budget: Budget):
+        self.path, self.budget = path, budget
+        self.steps: dict[float, int] = {}
+        if path.is_file():
+            stored = json.loads(path.read_text())
+            self.steps = {float(noise): int(n) for noise, n in stored["steps"].items()}
+
+    def epsilon(self, extra: dict[float, int] | None = None) -> float:
+        """What was spent at the budget's delta, with `extra` steps on top."""
+        total = dict(self.steps)
+        for noise, n in (extra or {}).items():
+            total[noise] = total.get(noise, 0) + n
+        return spent(tuple(sorted(total.items())), self.budget.delta)
+
+    def charge(self, noise: float, n: int) -> None:
+        """Enter `n` steps, or refuse them if they would go past the budget."""
+        cost = self.epsilon({noise: n})
+        if cost > self.budget.epsilon:
+            raise BudgetSpent(
+                f"{n} more steps would bring this site's privacy loss to epsilon={cost:.3g}, above "
+                f"its budget of {self.budget.epsilon:g} at delta={self.budget.delta:g}"
+            )
+        self.steps[noise] = self.steps.get(noise, 0) + n
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        steps = {repr(noise): n for noise, n in self.steps.items()}
+        write_durably(self.path, json.dumps({"format": 1, "steps": steps}).encode())
+
+
+@lru_cache(maxsize=256)
+def spent(steps: tuple[tuple[float, int], ...], delta: float) -> float:
+    r"""Epsilon of composed Gaussian steps, by the accountant of privacy loss distributions.
+
+    Gaussian mechanisms compose into one: $n_i$ steps of multiplier $z_i$ are one step of multiplier
+    $(\sum_i n_i / z_i^2)^{-1/2}$, exactly. The accountant sees that one step.
+    """
+    if not sum(n for _, n in steps):
+        return 0.0
+    multiplier = sum(n / noise**2 for noise, n in steps) ** -0.5
+    exact = gaussian_epsilon(multiplier, delta)
+    if exact > LARGE:
+        return exact  # far past any budget, where the accountant's grid would fill the memory
+    from dp_accounting import GaussianDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant()
+    accountant.compose(GaussianDpEvent(multiplier))
+    return float(accountant.get_epsilon(delta))
+
+
+def gaussian_epsilon(multiplier: float, delta: float) -> float:
+    r"""Epsilon of one Gaussian mechanism (Balle and Wang 2018, Theorem 8).
+
+    The root of $\Phi(a - \epsilon z) - e^\epsilon \Phi(-a - \epsilon z) = \delta$, $a = 1/(2z)$.
+    """
+    from scipy.special import log_ndtr, ndtr
+
+    half = 0.5 / multiplier
+    excess = lambda e: (
+        ndtr(half - e * multiplier) - math.exp(min(e + log_ndtr(-half - e * multiplier), 0.0))
+    )
+    low, high = 0.0, 1.0
+    while excess(high) > delta:
+        high *= 2
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if excess(middle) > delta else (low, middle)
+    return high
+
+
+def noise_for(epsilon: float, delta: float, n_steps: int) -> float:
+    """The smallest noise multiplier (to 1e-4) with which `n_steps` steps cost at most `epsilon`."""
+    low, high = 1e-3, 1e6
+    while high / low > 1 + 1e-4:
+        middle = (low * high) ** 0.5
+        if gaussian_epsilon(middle / n_steps**0.5, delta) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high * (1 + 1e-3)  # the accountant rounds up; its figure decides

@@ -1,0 +1,254 @@
+"""A site: `Node.handle(frame) -> frame`. It owns rows, model, checks, gate, sealing, checkpoints.
+
+Requests are ``hello`` (here is a job: which rounds can you go back to?), ``share`` (stand after
+round t and tell your neighbours), ``take`` (here is what neighbours sent), ``step`` (one round with
+what was taken) and ``result`` (seal the final model for the collector). The engine that carries
+frames sees boxes only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.engine.run.cache import compilation_cache
+from fedmixtures.federation.job import Job, JobError
+from fedmixtures.federation.node.gate import GateRefusal
+from fedmixtures.federation.node.ledger import BudgetSpent, Ledger
+from fedmixtures.federation.node.program import coupling_of, program_of, shares_counts
+from fedmixtures.federation.node.session import Refused, Session
+from fedmixtures.federation.node.site import JobRefused, SiteConfig
+from fedmixtures.federation.node.store import LocalLog
+from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, is_count
+from fedmixtures.federation.wire.message import ModelRefused, encode_message
+from fedmixtures.federation.wire.sealing import Address, BoxError, Roster, SiteKey
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import double
+
+MAX_SESSIONS = 2
+EXPECTED = (FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent)
+
+
+class Node:
+    """One site of a federation, without any engine."""
+
+    def __init__(self, config: SiteConfig, key: SiteKey, roster: Roster, rows: np.ndarray):
+        self.config, self.key, self.roster, self.rows = config, key, roster, rows
+        self.log = LocalLog(config.state / "log.jsonl")
+        self.ledger = Ledger(config.state / "ledger.json", config.budget)
+        self.sessions: OrderedDict[str, Session] = OrderedDict()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Node:
+        """The site that a configuration file describes."""
+        config = SiteConfig.load(path)
+        key, roster = SiteKey.load(config.key), Roster.load(config.roster)
+        if roster.keys.get(config.name) not in (None, key.public):
+            raise ValueError(
+                f"the roster's key of {config.name!r} is not the one of {str(config.key)!r}."
+            )
+        return cls(config, key, roster, config.read_rows())
+
+    @property
+    def name(self) -> str:
+        """The site's name."""
+        return self.config.name
+
+    def handle(self, frame: bytes) -> bytes:
+        """Answer a request; what is malformed or not allowed is refused in the reply."""
+        kind = None
+        try:
+            request = Frame.decode(frame, self.config.limits.max_frame_bytes)
+            kind = request.head.get("kind")
+            with double():
+                return self._answer(kind, request).encode()
+        except EXPECTED as error:
+            self.log.write("refused", request=str(kind)[:20], reason=str(error))
+            return Frame(
+                {"schema": NODE_SCHEMA, "kind": "refused", "site": self.name, "reason": str(error)}
+            ).encode()
+
+    def _answer(self, kind: Any, request: Frame) -> Frame:
+        answers: dict[Any, Callable[[Frame], Frame]] = {
+            "hello": self._hello,
+            "share": self._share,
+            "take": self._take,
+            "step": self._step,
+            "result": self._result,
+        }
+        if request.head.get("schema") != NODE_SCHEMA:
+            raise Refused(f"the request is not of the schema {NODE_SCHEMA}")
+        if not isinstance(kind, str) or kind not in answers:
+            raise Refused("no such request")
+        return answers[kind](request)
+
+    def _hello(self, request: Frame) -> Frame:
+        """Look at a job; if it is allowed, get ready for it."""
+        job = Job.from_plain(request.head.get("job"))
+        program = program_of(job)
+        self.config.permit(job, coupling_of(program), shares_counts(program))
+        unknown = sorted(set(job.neighbours(self.name)) - set(self.roster.keys))
+        if unknown:
+            raise JobRefused(f"site {self.name!r} has no key of {unknown[0]!r} on its roster")
+        if job.privacy is not None and find_spec("dp_accounting") is None:
+            raise JobRefused(f"site {self.name!r} has no accountant: install fedmixtures[dp] there")
+        if job.collector is not None and self.config.limits.share_result:
+            self._key_of(job.collector)
+        if job.key not in self.sessions:
+            self.sessions[job.key] = self._ready(job)
+            while len(self.sessions) > MAX_SESSIONS:
+                self.sessions.popitem(last=False)
+        session = self.sessions[job.key]
+        self.log.write("hello", job=job.key, name=job.name, rounds=session.available()[-1])
+        return self._reply("hello", session, rounds=session.available())
+
+    def _ready(self, job: Job) -> Session:
+        """A session with everything compiled, so that no deadline meets the compiler."""
+        ledger = None if job.privacy is None else self.ledger
+        folder = self.config.state / f"{job.name}-{job.key[:12]}"
+        try:
+            with compilation_cache():
+                session = Session(job, self.name, self.rows, folder, ledger)
+                session.warm_up()
+        except EXPECTED:
+            raise
+        except Exception as error:  # a job's settings may be any nonsense: told in full here only
+            self.log.write("failed", job=job.key, error=f"{type(error).__name__}: {error}"[:500])
+            raise JobRefused(f"site {self.name!r} cannot get ready for the job") from error
+        return session
+
+    def _share(self, request: Frame) -> Frame:
+        """Stand after the round asked for and seal the model for every neighbour."""
+        session, t = self._session(request), self._round(request)
+        session.go_to(t)
+        return self._told(session, "share")
+
+    def _take(self, request: Frame) -> Frame:
+        """Open and check messages of this round or earlier ones, without a step."""
+        session, t = self._session(request), self._round(request)
+        if session.round != t:
+            raise Refused(f"round {t} is asked for, but this node stands after {session.round}")
+        rejected = self._open_all(session, request)
+        return self._reply("take", session, rejected=rejected, **session.freshness())
+
+    def _step(self, request: Frame) -> Frame:
+        """One round; a request that comes again is answered again, not carried out again."""
+        session, t = self._session(request), self._round(request)
+        if session.round == t + 1:
+            return self._told(session, "step", held=False, rejected=[])
+        if session.round != t:
+            raise Refused(f"round {t} is asked for, but this node stands after {session.round}")
+        if t >= session.job.n_rounds:
+            raise Refused(f"the job has {session.job.n_rounds} rounds")
+        rejected = self._open_all(session, request)
+        freshness = session.freshness()
+        if session.slots and not freshness["fresh"]:
+            return self._reply("step", session, held=True, rejected=rejected, **freshness)
+        session.step(freshness)
+        for how in ("stale", "dropped"):
+            if freshness[how]:
+                self.log.write(how, job=session.job.key, round=t, neighbours=freshness[how])
+        return self._told(session, "step", held=False, rejected=rejected, **freshness)
+
+    def _result(self, request: Frame) -> Frame:
+        """The final model, sealed for the collector, if the site allows it."""
+        session = self._session(request)
+        collector = session.job.collector
+        if collector is None or not self.config.limits.share_result:
+            return self._reply("result", session, boxes=[])
+        messages, merged = session.released(self.config.gate)
+        content = encode_message(self._final(session, messages))
+        return self._sealed(session, "result", [(collector, content)], merged)
+
+    def _final(self, session: Session, messages: Any) -> Mixture | None:
+        if messages is None:
+            return None
+        first = messages[0][0] if messages else None
+        return first if isinstance(first, Mixture) else session.result()
+
+    def _open_all(self, session: Session, request: Frame) -> list[dict[str, str]]:
+        """Open and check what came; the bad ones are named and change nothing."""
+        listed = request.head.get("messages")
+        if not isinstance(listed, list):
+            raise Refused("`messages` is missing")
+        rejected = []
+        for entry in listed:
+            source = entry.get("source") if isinstance(entry, dict) else None
+            try:
+                self._open(session, entry, request)
+            except (ModelRefused, BoxError) as error:
+                rejected.append({"source": str(source)[:80], "reason": str(error)})
+                self.log.write("rejected", job=session.job.key, round=session.round, **rejected[-1])
+        return rejected
+
+    def _open(self, session: Session, entry: Any, request: Frame) -> None:
+        if not isinstance(entry, dict) or not isinstance(entry.get("source"), str):
+            raise ModelRefused("a message names no source")
+        source, source_round, box = entry["source"], entry.get("round"), entry.get("box")
+        if source not in session.neighbours:
+            raise ModelRefused("the source is no neighbour of this node")
+        if not is_count(source_round) or source_round > session.reached:
+            raise ModelRefused("the message is not of this round or an earlier one")
+        if source_round <= session.heard.get(source, (-1, None))[0]:
+            raise ModelRefused("a message of that round or a later one was already taken")
+        if not isinstance(box, str) or box not in request.boxes:
+            raise ModelRefused("there is no box with the message")
+        address = Address(session.job.key, source_round, source, self.name)
+        content = self.key.open(request.boxes[box], self._key_of(source), address)
+        session.accept(source, source_round, content)
+
+    def _told(self, session: Session, kind: str, **entries: Any) -> Frame:
+        """The reply with the model for every neighbour, as far as the gate lets it through."""
+        messages, merged = session.released(self.config.gate)
+        contents = [None] * len(session.slots) if messages is None else messages
+        sealed = [(s, encode_message(m)) for s, m in zip(session.slots, contents, strict=True)]
+        return self._sealed(session, kind, sealed, merged, **entries)
+
+    def _sealed(
+        self, session: Session, kind: str, contents: list, merged: int, **entries: Any
+    ) -> Frame:
+        boxes, listed = {}, []
+        for i, (destination, content) in enumerate(contents):
+            address = Address(session.job.key, session.reached, self.name, destination)
+            box = self.key.seal(content, self._key_of(destination), address)
+            boxes[f"box.{i}"] = box
+            listed.append({"destination": destination, "round": session.round, "box": f"box.{i}"})
+            self.log.write(
+                "sent", job=session.job.key, round=session.round, to=destination, bytes=len(box),
+                merged=merged,
+            )  # fmt: skip
+        return self._reply(kind, session, boxes=listed, segments=boxes, **entries)
+
+    def _reply(self, kind: str, session: Session, segments: Any = None, **entries: Any) -> Frame:
+        head = {
+            "schema": NODE_SCHEMA,
+            "kind": kind,
+            "site": self.name,
+            "job": session.job.key,
+            "round": session.round,
+            "state_from": session.state_from,
+            **entries,
+        }
+        return Frame(head, boxes=segments or {})
+
+    def _session(self, request: Frame) -> Session:
+        key = request.head.get("job")
+        if not isinstance(key, str) or key not in self.sessions:
+            raise Refused("this node has not been told of that job: say hello first")
+        return self.sessions[key]
+
+    def _round(self, request: Frame) -> int:
+        t = request.head.get("round")
+        if not is_count(t):
+            raise Refused("`round` is missing or no whole number")
+        return t
+
+    def _key_of(self, site: str) -> str:
+        if site not in self.roster.keys:
+            raise JobRefused(f"site {self.name!r} has no key of {site!r} on its roster")
+        return self.roster.keys[site]

@@ -1,0 +1,156 @@
+"""From a job's encoded method to the program a node runs; nothing but classes of this package."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures.federation.job import Job, JobError
+from fedmixtures.federation.node.private import PrivateGTVMin, public_start
+from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.io.codec import decode, encode
+from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.trust_then_pool import TrustThenPool
+from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.mixture.feasible import FeasibleSet
+from fedmixtures.mixture.mixture import Mixture
+
+MOST_STEPS, MOST_SAMPLES, MOST_PARTS = 10_000, 100_000, 64
+DANGER = "FEDMIXTURES_LET_NEIGHBOURS_RECOVER_ROWS"
+"""Environment variable that lets Trust-then-Pool run between silos all the same (tests on made-up
+rows): ``yes``, at every site and where the job is made."""
+
+
+def allowed_classes() -> dict[str, type]:
+    """Classes a job may name: methods, discrepancies and their settings, by public name."""
+    import fedmixtures
+
+    kinds = (Method, AbstractDiscrepancy, FeasibleSet, ShapePrior, KMeansStart)
+    public = {name: getattr(fedmixtures, name) for name in fedmixtures.__all__}
+    return {n: c for n, c in public.items() if isinstance(c, type) and issubclass(c, kinds)}
+
+
+def encoded(value: Any) -> dict[str, Any]:
+    """A method or start as a job carries it."""
+    return encode(value)
+
+
+def decoded(plain: Any, kind: type, what: str) -> Any:
+    """The object a job names; `JobError` for anything else."""
+    try:
+        value = decode(plain, allowed_classes())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise JobError(f"the job's {what} cannot be made: {str(error)[:200]}") from None
+    if not isinstance(value, kind):
+        raise JobError(f"the job's {what} is a {type(value).__name__}")
+    return value
+
+
+def program_of(job: Job) -> NodeProgram:
+    """The node program of a job, checked for what a silo can run."""
+    method = decoded(job.method, Method, "method")
+    program = method.program()
+    name = type(method).__name__
+    if isinstance(method, TrustThenPool) and os.environ.get(DANGER) != "yes":
+        raise JobError(
+            "Trust-then-Pool is refused between sites: its messages are statistics of a site's own "
+            "rows, from which a neighbour can recover rows exactly. Use GTVMin (gtv-mmd, gtv-kl), "
+            "or fit in one process where the rows may be together"
+        )
+    if not isinstance(program, NodeProgram):
+        raise JobError(f"{name} does not run between silos: it is no program of nodes alone")
+    if type(method).prepare is not Method.prepare:
+        raise JobError(f"{name} needs an exchange before the first round, which silos do not have")
+    if program.adaptive:
+        raise JobError("learning_rate='auto' needs the whole objective. Give a number")
+    _check_sizes(program)
+    if isinstance(program, GTVMin):
+        if program.feasible is None:
+            raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
+        try:
+            program.feasible.check_components(job.most_components)
+            program.discrepancy.check_components(list(job.n_components.values()))
+        except ValueError as error:
+            raise JobError(str(error)) from None
+    if job.privacy is None:
+        return program
+    if type(program) is not GTVMin:
+        raise JobError(f"differential privacy is for GTVMin, not {name}")
+    return PrivateGTVMin.of(program, job.privacy["clip"], job.privacy["noise"])
+
+
+def _check_sizes(program: NodeProgram) -> None:
+    """No setting of a job may ask for work or memory without end."""
+    limits = {"n_local_steps": MOST_STEPS, "n_samples": MOST_SAMPLES}
+    for holder in (program, getattr(program, "discrepancy", None)):
+        for name, most in limits.items():
+            if getattr(holder, name, 0) > most:
+                raise JobError(f"`{name}` is above {most}")
+        if len(getattr(holder, "bandwidths", ())) > MOST_PARTS:
+            raise JobError(f"there are more than {MOST_PARTS} bandwidths")
+
+
+def coupling_of(program: NodeProgram) -> str:
+    """The name a site's list of allowed couplings knows it by."""
+    if isinstance(program, GTVMin):
+        return type(program.discrepancy).__name__.lower()
+    return type(program).__name__
+
+
+def feasible_of(program: NodeProgram) -> FeasibleSet | None:
+    """Bounds of all models of this program, where it has any."""
+    return getattr(program, "feasible", None)
+
+
+def shares_counts(program: NodeProgram) -> bool:
+    """Whether messages hold more than a mixture: statistics, from which row counts follow."""
+    return not isinstance(program, GTVMin)
+
+
+def merging(program: NodeProgram) -> tuple[FeasibleSet, bool]:
+    """Bounds of the mixtures it sends, and whether these may lose a component on the way."""
+    if not isinstance(program, GTVMin) or program.feasible is None:
+        raise JobError("the method does not send mixtures within a feasible set")
+    return program.feasible, not program.discrepancy.needs_equal_components
+
+
+def private_round(job: Job, program: NodeProgram) -> tuple[float, int]:
+    """What a round is charged for: its noise, and how many steps have it."""
+    if job.privacy is None or not isinstance(program, GTVMin):
+        raise JobError("the job has no differential privacy")
+    return job.privacy["noise"], program.n_local_steps
+
+
+def starting_mixture(job: Job, program: NodeProgram, site: str, rows: np.ndarray) -> Mixture:
+    """Where this node begins; without a look at the rows if they are under privacy."""
+    k, d = job.n_components[site], len(job.features)
+    if job.privacy is not None:
+        return public_start(k, d, job.seed).padded(job.most_components)
+    start = decoded(job.start, KMeansStart, "start")
+    if start.n_init > 1000:
+        raise JobError("`n_init` is above 1000")
+    data = NodeData.from_rows(rows, np.full(len(rows), site))
+    feasible = feasible_of(program)
+    floor = feasible.min_variance if feasible is not None else 1e-6
+    theta = start.mixtures(data, [k], job.seed, floor)
+    return theta.at(0).padded(job.most_components)
+
+
+def make_job(method: Method, start: KMeansStart | None = None, **entries: Any) -> Job:
+    """A job from objects; `entries` as for `Job`."""
+    job = Job(method=encoded(method), start=encoded(start or KMeansStart()), **entries)
+    job = Job.from_plain(_plain(job))
+    program_of(job)  # refuse before anything is sent
+    return job
+
+
+def _plain(job: Job) -> Any:
+    import json
+
+    return json.loads(json.dumps(dataclasses.asdict(job)))

@@ -1,0 +1,148 @@
+"""A site's own configuration: where its rows are and how far it lets a job go. It always wins."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures.federation.job import Job
+from fedmixtures.federation.node.gate import Gate
+
+ALL_COUPLINGS = ("mmd", "kl", "euclidean")
+
+
+class JobRefused(ValueError):
+    """The job asks for more than the site allows."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job may ask of this site at most."""
+
+    max_rounds: int = 1000
+    max_components: int = 64
+    couplings: tuple[str, ...] = ALL_COUPLINGS
+    """Allowed couplings (of GTVMin) and, by their class names, other methods."""
+    neighbours: tuple[str, ...] | None = None
+    """Sites that may receive this site's model; None for everyone on the roster."""
+    share_counts: bool = False
+    """Whether row counts may leave, as Trust-then-Pool and Consensus EM need."""
+    share_result: bool = False
+    """Whether the final model may go to the job's collector."""
+    require_privacy: bool = False
+    """Whether only jobs with differential privacy are run."""
+    max_frame_bytes: int = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Differential privacy spent on this site's rows in its whole life, at most."""
+
+    epsilon: float = 3.0
+    delta: float = 1e-5
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """One TOML file: ``[data]``, ``[limits]``, ``[release_gate]``, ``[privacy]``."""
+
+    name: str
+    data: Path
+    columns: tuple[str, ...]
+    key: Path
+    roster: Path
+    state: Path
+    limits: Limits = field(default_factory=Limits)
+    gate: Gate = field(default_factory=Gate)
+    budget: Budget = field(default_factory=Budget)
+
+    @classmethod
+    def load(cls, path: str | Path) -> SiteConfig:
+        """Read the file; paths in it are relative to it."""
+        path = Path(path)
+        try:
+            plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{str(path)!r} is no valid TOML: {error}.") from None
+        sections = {"name", "key", "roster", "state", "data", "limits", "release_gate", "privacy"}
+        _known(path, "", plain, sections)
+        try:
+            data = plain["data"]
+            _known(path, "data", data, {"path", "columns"})
+            return cls(
+                name=plain["name"],
+                data=path.parent / data["path"],
+                columns=tuple(data["columns"]),
+                key=path.parent / plain.get("key", "site.key"),
+                roster=path.parent / plain.get("roster", "roster.toml"),
+                state=path.parent / plain.get("state", "state"),
+                limits=_section(path, "limits", Limits, plain),
+                gate=_section(path, "release_gate", Gate, plain),
+                budget=_section(path, "privacy", Budget, plain),
+            )
+        except KeyError as missing:
+            raise ValueError(f"{str(path)!r} lacks the entry {missing}.") from None
+
+    def read_rows(self) -> np.ndarray:
+        """Rows of this site, in the order of `columns`; CSV or Parquet."""
+        from fedmixtures.io.tables import read_table
+
+        return read_table([str(self.data)], features=self.columns, constant_ok=True).rows
+
+    def permit(self, job: Job, coupling: str, needs_counts: bool) -> None:
+        """Refuse a job that asks for more than this file allows, with all the reasons at once."""
+        limits, reasons = self.limits, []
+        if self.name not in job.n_components:
+            raise JobRefused(f"site {self.name!r} is no site of the job {job.name!r}")
+        if job.n_rounds > limits.max_rounds:
+            reasons.append(f"{job.n_rounds} rounds are asked for, {limits.max_rounds} allowed")
+        if job.most_components > limits.max_components:
+            asked = f"{job.most_components} components are asked for"
+            reasons.append(f"{asked}, {limits.max_components} allowed")
+        if coupling not in limits.couplings:
+            allowed = ", ".join(limits.couplings)
+            reasons.append(f"the coupling {coupling!r} is not among those allowed: {allowed}")
+        if needs_counts and not limits.share_counts:
+            reasons.append("the method shares row counts, but share_counts is not set")
+        if limits.neighbours is not None:
+            strangers = sorted(set(job.neighbours(self.name)) - set(limits.neighbours))
+            if strangers:
+                reasons.append(f"no model may go to {_checks.listed(strangers)}")
+        if len(job.features) != len(self.columns):
+            reasons.append(
+                f"the job has {len(job.features)} features, {len(self.columns)} are here"
+            )
+        if limits.require_privacy and job.privacy is None:
+            reasons.append("only jobs with differential privacy are run here")
+        if reasons:
+            raise JobRefused(f"site {self.name!r} refuses the job: {'; '.join(reasons)}")
+
+
+def _known(path: Path, section: str, given: Mapping[str, Any], known: set[str]) -> None:
+    unknown = sorted(set(given) - known)
+    if unknown:
+        where = f"[{section}] of {str(path)!r}" if section else repr(str(path))
+        raise ValueError(f"{where} has an unknown entry {unknown[0]!r}. Known: {sorted(known)}.")
+
+
+def _section(path: Path, name: str, kind: type, plain: Mapping[str, Any]) -> Any:
+    """A section of the file as the record it stands for; entries of the wrong type are refused."""
+    given = dict(plain.get(name, {}))
+    default = kind()
+    _known(path, name, given, set(vars(default)))
+    for entry, value in given.items():
+        if isinstance(value, list):
+            given[entry] = value = tuple(value)
+        wanted = type(getattr(default, entry))
+        number = wanted is float and isinstance(value, int) and not isinstance(value, bool)
+        if wanted is not type(None) and not isinstance(value, wanted) and not number:
+            raise ValueError(
+                f"[{name}] {entry} of {str(path)!r} is {value!r}. Give a {wanted.__name__}."
+            )
+    return kind(**given)

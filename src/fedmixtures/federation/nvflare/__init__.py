@@ -1,0 +1,1 @@
+"""NVIDIA FLARE as the carrier of the rounds; needs the extra ``fedmixtures[nvflare]``."""

@@ -1,0 +1,157 @@
+"""Real sites: certificates by NVFlare's own tools, private keys made and kept where they are used.
+
+The hub makes a certificate authority. Every site (and the researcher) makes its keys and a request;
+the hub approves the request; the site packs its kit from the answer. Our own sealing key is made in
+the same step, and its public half goes to the other sites, not through the hub.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedmixtures.federation.node.site import SiteConfig
+from fedmixtures.federation.nvflare.kits import (
+    EXECUTOR,
+    PROJECT,
+    SITE_FILE,
+    check_site,
+    nvflare,
+    secure,
+    secure_hub,
+)
+from fedmixtures.federation.wire.sealing import Roster, SiteKey, fingerprint
+from fedmixtures.io.runs import to_toml
+
+PROFILE, AUTHORITY = "profile.yaml", "ca"
+
+
+def init_hub(folder: Path, host: str, port: int) -> tuple[Path, str]:
+    """The authority and the hub's own kit; returns the kit and the authority's fingerprint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / AUTHORITY).exists():
+        raise ValueError(f"{str(folder)!r} already holds a hub's authority. Choose another folder.")
+    profile = {
+        "name": PROJECT,
+        "scheme": "http",
+        "connection_security": "mtls",
+        "server": _server(host, port),
+    }
+    (folder / PROFILE).write_text(json.dumps(profile, indent=2))
+    told = nvflare(
+        "cert", "init", "--profile", str(folder / PROFILE), "-o", str(folder / AUTHORITY)
+    )
+    mark = _fingerprint_in(told)
+    hub = {"name": host, "type": "server", "org": "hub", "default_host": host}
+    request(folder, hub | {"fed_learn_port": port})
+    signed = approve(folder, folder / host / f"{host}.request.zip")
+    kit = package(folder, host, signed, mark)
+    secure_hub(kit)
+    return kit, mark
+
+
+def request(folder: Path, participant: dict) -> Path:
+    """Keys and a request to the hub; the zip holds no private key."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = participant["name"]
+    definition = folder / f"{name}.yaml"
+    definition.write_text(json.dumps({"name": PROJECT, "participants": [participant]}, indent=2))
+    nvflare("cert", "request", "-p", str(definition), "--out", str(folder / name))
+    return folder / name / f"{name}.request.zip"
+
+
+def request_site(folder: Path, name: str, host: str, port: int) -> tuple[Path, str]:
+    """A site's request, and its public sealing key."""
+    organisation = re.sub(r"\W", "_", name)
+    participant = {"name": name, "type": "client", "org": organisation}
+    path = request(folder, participant | {"server": _server(host, port)})
+    return path, _sealing_key(folder)
+
+
+def request_researcher(folder: Path, name: str, host: str, port: int) -> tuple[Path, str]:
+    """A researcher's request (a name like an e-mail address), and the public sealing key."""
+    participant = {"name": name, "type": "admin", "role": "lead", "org": "research"}
+    path = request(folder, participant | {"server": _server(host, port)})
+    return path, _sealing_key(folder)
+
+
+def approve(folder: Path, zip_file: Path) -> Path:
+    """Sign a request, at the hub; the answer holds certificates alone."""
+    out = zip_file.with_name(zip_file.name.replace(".request.zip", ".signed.zip"))
+    nvflare(
+        "cert", "approve", str(zip_file), "-c", str(folder / AUTHORITY),
+        "--profile", str(folder / PROFILE), "--out", str(out),
+    )  # fmt: skip
+    return out
+
+
+def package(folder: Path, name: str, signed: Path, mark: str) -> Path:
+    """The kit from the hub's answer, if its authority has the fingerprint that was agreed."""
+    nvflare(
+        "package", str(signed), "-w", str(folder / "kits"),
+        "--request-dir", str(folder / name), "--fingerprint", mark,
+    )  # fmt: skip
+    return folder / "kits" / PROJECT / "prod_00" / name
+
+
+def finish_site(
+    folder: Path, name: str, signed: Path, mark: str, data: Path, columns: Sequence[str]
+) -> Path:
+    """Pack a site's kit, close it to all but our executor, and write its configuration."""
+    kit = package(folder, name, signed, mark)
+    secure(kit, EXECUTOR)
+    config = {
+        "name": name,
+        "key": str((folder / "site.key").absolute()),
+        "roster": str((folder / "roster.toml").absolute()),
+        "state": str((folder / "state").absolute()),
+        "data": {"path": str(data.absolute()), "columns": list(columns)},
+        "limits": {
+            "max_rounds": 200,
+            "max_components": 10,
+            "couplings": ["mmd", "kl"],
+            "share_counts": False,
+            "share_result": False,
+        },
+        "release_gate": {"min_count": 11, "per_feature": 5},
+    }
+    (kit / "local" / SITE_FILE).write_text(to_toml(config))
+    SiteConfig.load(kit / "local" / SITE_FILE).read_rows()  # say now what is wrong with them
+    if not (folder / "roster.toml").exists():
+        Roster({name: SiteKey.load(folder / "site.key").public}).save(folder / "roster.toml")
+    wrong = check_site(kit)
+    if wrong:
+        raise ValueError(f"the kit is not safe: {'; '.join(wrong)}")
+    return kit
+
+
+def add_to_roster(path: Path, name: str, public: str) -> str:
+    """Pin a site's public key; a key that is already pinned is never replaced."""
+    known = dict(Roster.load(path).keys) if path.exists() else {}
+    if known.get(name, public) != public:
+        raise ValueError(
+            f"the roster already holds another key of {name!r}. If that site has really made a "
+            f"new one, take the old line out of {str(path)!r} yourself."
+        )
+    Roster({**known, name: public}).save(path)
+    return fingerprint(public)
+
+
+def _sealing_key(folder: Path) -> str:
+    path = folder / "site.key"
+    if not path.exists():
+        SiteKey.generate().save(path)
+    return SiteKey.load(path).public
+
+
+def _server(host: str, port: int) -> dict:
+    return {"host": host, "fed_learn_port": port, "admin_port": port}
+
+
+def _fingerprint_in(told: str) -> str:
+    found = re.search(r"SHA256:[0-9A-F:]{95}", told)
+    if found is None:
+        raise ValueError(f"nvflare told no fingerprint: {told[-300:]}")
+    return found.group()

@@ -1,0 +1,203 @@
+"""NVFlare at a site: carries boxes between the node and its neighbours, and knows no model.
+
+The site's own configuration is read from ``local/fedmixtures.toml`` of its NVFlare workspace, never
+from the job. Boxes from other sites lie in an inbox by claimed source and round until the node has
+opened them; whoever sent them, only the node says whether they are what they claim.
+"""
+
+# NVFlare is an extra, which need not be there to check the types of the rest.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from fedmixtures.federation.job import Job
+from fedmixtures.federation.nvflare.transport import (
+    BODY,
+    BOX_TOPIC,
+    NOBODY,
+    Carrier,
+    Inbox,
+    Voice,
+)
+from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
+
+SITE_FILE = "fedmixtures.toml"
+AHEAD = 2
+LAST_WORDS = 30.0
+"""Seconds the last boxes may take to arrive when the node itself is done."""
+LOGGED_REFUSALS, SILENT_AFTER = 100, 3.0
+
+
+class NodeExecutor(Executor):
+    """Tasks ``hello`` and ``run`` of the controller, carried out by this site's `Node`."""
+
+    def __init__(self):
+        super().__init__()
+        self.inbox = Inbox()
+        self.voice: Voice | None = None
+        self.node: Any = None
+        self.job: Job | None = None
+        self.round = -1
+        self.in_node = 0.0
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext):
+        """Listen to the other sites, and be heard by the hub, from the start of the run on."""
+        if event_type == EventType.START_RUN:
+            engine = fl_ctx.get_engine()
+            self.voice = Voice(engine, fl_ctx.get_identity_name())
+            engine.register_aux_message_handler(BOX_TOPIC, self._receive)
+        elif event_type == EventType.END_RUN and self.voice is not None:
+            self.voice.close()
+
+    def _receive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """A box from somewhere: kept if it could be for us."""
+        del topic, fl_ctx
+        data = request.get(BODY)
+        try:
+            frame = Frame.decode(data)
+        except FrameError as error:
+            return self._turned_away(NOBODY, data, str(error))
+        head, box = frame.head, frame.boxes.get("box")
+        source, t, job = head.get("source"), head.get("round"), self.job
+        if not isinstance(source, str) or not is_count(t) or box is None:
+            return self._turned_away(NOBODY, data, "the frame names no source, round or box")
+        if job is not None:
+            if source not in job.n_components:
+                return self._turned_away(NOBODY, data, "the source is no site of the job")
+            # Others may have begun the segment, at a round this site has not been told yet.
+            if t > (job.n_rounds if self.round < 0 else self.round + AHEAD + job.reach):
+                return self._turned_away(source, data, "no site can be that many rounds ahead")
+        kept = self.inbox.put(source, t, box)
+        return make_reply(ReturnCode.OK if kept else ReturnCode.SERVICE_UNAVAILABLE)
+
+    def _turned_away(self, source: str, data: Any, reason: str) -> Shareable:
+        """Count it for the hub's eyes; note the first ones in the local log."""
+        if self.voice is not None:
+            self.voice.rejected[source] += 1
+            if self.node is not None and self.voice.rejected.total() <= LOGGED_REFUSALS:
+                size = len(data) if isinstance(data, (bytes, bytearray)) else None
+                self.node.log.write("turned away", claims=source, bytes=size, reason=reason)
+        return make_reply(ReturnCode.BAD_REQUEST_DATA)
+
+    def execute(
+        self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Shareable:
+        """One task of the controller."""
+        try:
+            frame = Frame.decode(shareable.get(BODY))
+        except FrameError:
+            return make_reply(ReturnCode.BAD_TASK_DATA)
+        if task_name == "hello":
+            reply = self._hello(frame, fl_ctx)
+        elif task_name == "run" and self.job is not None and self.voice is not None:
+            reply = self._run(self.job, self.voice, frame, fl_ctx, abort_signal)
+        else:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        result = make_reply(ReturnCode.OK)
+        result[BODY] = reply.encode()
+        return result
+
+    def _hello(self, frame: Frame, fl_ctx: FLContext) -> Frame:
+        """Load the site and show it the job; the compiler is warm afterwards."""
+        name = fl_ctx.get_identity_name()
+        if self.node is None:
+            try:
+                self.node = self._loaded(fl_ctx, name)
+            except Exception:  # told in full in the site's own log, and to nobody else
+                self.log_exception(fl_ctx, f"{SITE_FILE} or what it names cannot be used")
+                reason = f"site {name!r} is not set up: its own log says why"
+                return request("refused", site=name, reason=reason)
+        reply = self._ask(frame)
+        if reply.head["kind"] == "hello":
+            self.job = Job.from_plain(frame.head["job"])
+        return reply
+
+    def _loaded(self, fl_ctx: FLContext, name: str) -> Any:
+        from fedmixtures.federation.node.node import Node
+
+        local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+        # NVFlare's simulator gives all sites the same folder, so they have files by name there.
+        own = local / f"{name}.{SITE_FILE}"
+        node = Node.load(own if own.is_file() else local / SITE_FILE)
+        if node.name != name:
+            raise ValueError(f"{SITE_FILE} is of {node.name!r}, the certificate of {name!r}")
+        return node
+
+    def _ask(self, frame: Frame) -> Frame:
+        began = time.perf_counter()
+        try:
+            return Frame.decode(self.node.handle(frame.encode()))
+        finally:
+            self.in_node += time.perf_counter() - began
+
+    def _run(
+        self, job: Job, voice: Voice, frame: Frame, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Frame:
+        """All rounds from the common one on."""
+        head, name = frame.head, self.node.name
+        neighbours = set(job.neighbours(name)) & set(head["present"])
+        carrier = Carrier(fl_ctx.get_engine(), name, job.key, neighbours)
+        began, self.in_node, done = time.perf_counter(), 0.0, False
+        alone = bool(job.neighbours(name)) and not neighbours
+        try:
+            reply = self._ask(request("share", job=job.key, round=head["round"]))
+            while reply.head["kind"] != "refused" and not abort_signal.triggered:
+                self.round = voice.round = reply.head["round"]
+                carrier.send(reply)
+                if self.round >= job.n_rounds or alone:  # nobody will speak: it holds, others end
+                    done = True
+                    return self._ask(request("result", job=job.key))
+                reply = self._one_round(job, voice, neighbours, head["deadline"], abort_signal)
+            return reply
+        finally:
+            self.node.log.write(
+                "ran", job=job.key, rounds=self.round - head["round"],
+                seconds=round(time.perf_counter() - began, 4), in_node=round(self.in_node, 4),
+            )  # fmt: skip
+            carrier.close(LAST_WORDS if done else 0.0)
+            voice.say()
+
+    def _one_round(
+        self, job: Job, voice: Voice, neighbours: set[str], deadline: float, abort: Signal
+    ) -> Frame:
+        """Wait for the neighbours that are there, then step; hold while nobody is heard."""
+        t, key = self.round, job.key
+        end, fresh = time.monotonic() + deadline, set()
+        while not abort.triggered:
+            boxes = self.inbox.up_to(t)
+            if boxes:
+                reply = self._ask(_with_boxes(request("take", job=key, round=t), boxes))
+                if reply.head["kind"] == "refused":
+                    return reply
+                fresh = set(reply.head["fresh"])
+                for entry in reply.head["rejected"]:
+                    known = entry["source"] in job.n_components
+                    voice.rejected[entry["source"] if known else NOBODY] += 1
+            late = time.monotonic() > end
+            if neighbours <= fresh or (late and fresh):
+                reply = self._ask(request("step", job=key, round=t, messages=[]))
+                if reply.head["kind"] == "refused" or not reply.head["held"]:
+                    voice.waiting_for = []
+                    return reply
+            self.inbox.wait(0.2)
+            if time.monotonic() > end - deadline + SILENT_AFTER:
+                voice.waiting_for = sorted(neighbours - fresh)
+        return request("refused", reason="the run was ended")
+
+
+def _with_boxes(frame: Frame, boxes: list[tuple[str, int, bytes]]) -> Frame:
+    listed = [{"source": s, "round": r, "box": f"b{i}"} for i, (s, r, _) in enumerate(boxes)]
+    return Frame(
+        {**frame.head, "messages": listed}, boxes={f"b{i}": b for i, (*_, b) in enumerate(boxes)}
+    )

@@ -1,0 +1,131 @@
+"""A real federation on one machine: a hub and sites as processes, with mutual TLS between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.federation.job import Job
+from fedmixtures.federation.node.store import Saved, Store
+from fedmixtures.federation.nvflare.driver import Driver, Listener, Watched, open_results
+from fedmixtures.federation.nvflare.kits import (
+    ADMIN,
+    EXECUTOR,
+    HUB,
+    SITE_FILE,
+    provision,
+    secure,
+    secure_hub,
+)
+from fedmixtures.federation.nvflare.processes import Party, free_port
+from fedmixtures.federation.wire.sealing import Roster, SiteKey
+from fedmixtures.io.runs import to_toml
+
+COLLECTOR = "researcher"
+
+
+class OneMachine:
+    """Provision, start, fit, stop; everything lies in one folder.
+
+    Parameters
+    ----------
+    folder
+        New folder for kits, keys, rows and states.
+    rows
+        Rows of every site; written to a file of that site, and used from there.
+    limits, gate, budget
+        Entries of the sites' ``[limits]``, ``[release_gate]`` and ``[privacy]``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: Mapping[str, np.ndarray],
+        features: tuple[str, ...],
+        limits: Mapping[str, Any] | None = None,
+        gate: Mapping[str, Any] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        listener: Listener | None = None,
+    ):
+        folder = folder.absolute()  # every party runs in a folder of its own
+        self.folder, self.sites, self.listener = folder, tuple(rows), listener
+        self.kits = provision(folder, self.sites, free_port())
+        secure_hub(self.kits / HUB)
+        keys = {name: SiteKey.generate() for name in (*rows, COLLECTOR)}
+        self.roster = Roster({name: key.public for name, key in keys.items()})
+        self.key = keys[COLLECTOR]
+        for name in rows:
+            allowed = {"limits": limits, "release_gate": gate, "privacy": budget}
+            path = self.kits / name / "local" / SITE_FILE
+            own = folder / "sites" / name
+            write_site(own, path, name, keys[name], self.roster, rows[name], features, allowed)
+            secure(self.kits / name, EXECUTOR)
+        # One thread each: they share the machine, and rounds are small.
+        thrifty = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+        # What one has compiled, the next need not, nor the same one after a restart.
+        thrifty["FEDMIXTURES_CACHE"] = str(folder / "compiled")
+        self.parties = {name: Party(self.kits / name, thrifty) for name in (HUB, *rows)}
+        self.driver = Driver(self.kits / ADMIN, listener=listener)
+
+    def __enter__(self) -> OneMachine:
+        for party in self.parties.values():
+            party.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all processes."""
+        self.driver.close()
+        for party in self.parties.values():
+            party.stop()
+
+    def fit(self, job: Job, **options: Any) -> Watched:
+        """Run a job to its end."""
+        return self.driver.fit(job, **options)
+
+    def collected(self, job: Job, watched: Watched) -> dict[str, Any]:
+        """Final models that came to the researcher."""
+        return open_results(job, watched.results, self.key, self.roster)
+
+    def states(self, job: Job) -> dict[str, tuple[np.ndarray, ...]]:
+        """The arrays of every site's last checkpoint, as they lie on its disk."""
+        return {name: self.saved(job, name).state for name in self.sites}
+
+    def saved(self, job: Job, name: str) -> Saved:
+        """The last checkpoint of a site, read without its rows."""
+        folder = self.folder / "sites" / name / "state" / f"{job.name}-{job.key[:12]}"
+        return Store.look(folder)
+
+
+def write_site(
+    folder: Path,
+    path: Path,
+    name: str,
+    key: SiteKey,
+    roster: Roster,
+    rows: np.ndarray,
+    features: tuple[str, ...],
+    allowed: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> None:
+    """What one site holds, in its own folder, and its configuration at `path`."""
+    folder.mkdir(parents=True, mode=0o700)
+    key.save(folder / "site.key")
+    roster.save(folder / "roster.toml")
+    header = ",".join(f'"{feature}"' for feature in features)
+    lines = [",".join(repr(float(x)) for x in row) for row in rows]
+    (folder / "rows.csv").write_text("\n".join([header, *lines]) + "\n")
+    config = {
+        "name": name,
+        "key": str(folder / "site.key"),
+        "roster": str(folder / "roster.toml"),
+        "state": str(folder / "state"),
+        "data": {"path": str(folder / "rows.csv"), "columns": list(features)},
+    }
+    config |= {section: dict(entries or {}) for section, entries in (allowed or {}).items()}
+    config["limits"] = {"share_result": True, **config.get("limits", {})}
+    path.write_text(to_toml(config))

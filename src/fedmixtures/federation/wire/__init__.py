@@ -1,0 +1,1 @@
+"""What travels: frames (`frames`), messages inside boxes (`message`), sealing and rosters."""
