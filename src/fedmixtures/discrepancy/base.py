@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
 
+@runtime_checkable
 class Coupling(Protocol):
     """The neighbours of a block's nodes, frozen and weighed for all local steps of a round."""
 

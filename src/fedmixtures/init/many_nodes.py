@@ -9,10 +9,11 @@ import numpy as np
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
-from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
+
 
 def mixtures_of_many(
     data: NodeData,

@@ -7,7 +7,7 @@ outside asks which kernel ran. Kernels for a GPU are tried before they are relie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,19 +24,10 @@ ROW_CHUNK = 8192
 """Rows of a node beyond this many are visited in chunks, so that memory stays bounded."""
 LAYOUT_NODES = 100_000
 """From so many nodes on a GPU does the layout itself, once it has compiled how."""
-
-
-class BlockSize(NamedTuple):
-    """The most that stands in one block."""
-
-    nodes: int
-    rows: int
-
-
-CPU_BLOCK = BlockSize(128, 65536)
-"""What stays in a CPU's cache."""
-GPU_BLOCK = BlockSize(1 << 20, 1 << 27)
-"""A GPU wants all work at once."""
+BLOCK_NODES, BLOCK_ROWS = 128, 65536
+"""Nodes and rows in a block on a CPU, at most: what stays in its cache."""
+GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
+"""The same on a GPU, which wants all work at once."""
 CPU_CLUSTERED, GPU_CLUSTERED = 1 << 16, 1 << 26
 """Rows times restarts that are clustered in one call, at most."""
 
@@ -46,9 +37,9 @@ def on_gpu() -> bool:
     return jax.default_backend() in ("gpu", "cuda")
 
 
-def block_size() -> BlockSize:
-    """The most nodes and rows of a block here."""
-    return GPU_BLOCK if on_gpu() else CPU_BLOCK
+def most_in_a_block() -> tuple[int, int]:
+    """Nodes and rows that a block holds here, at most."""
+    return (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)
 
 
 def lays_out_on_device(n_nodes: int, n_rows: int) -> bool:

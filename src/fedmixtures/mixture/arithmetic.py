@@ -1,8 +1,8 @@
 """Random numbers and a logarithm as plain arithmetic, which vectorises and fuses anywhere.
 
 The generator is Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
-as 1, 2, 3" (2011). JAX's own generator runs in a loop on CPU, where it moves its numbers to and from
-memory; and XLA on CPU calls the C library for each logarithm in float64.
+as 1, 2, 3" (2011). JAX's own generator runs in a loop on CPU, where it moves its numbers to and
+from memory; and XLA on CPU calls the C library for each logarithm in float64.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def uniform(words: jax.Array) -> jax.Array:
 
 
 def normal(uniforms: jax.Array) -> jax.Array:
-    r"""Standard normal numbers $\sqrt2\, \mathrm{erf}^{-1}(2u - 1)$, in the precision of `uniforms`.
+    r"""Standard normal numbers $\sqrt2\, \mathrm{erf}^{-1}(2u - 1)$, in the precision of $u$.
 
     Giles's two polynomials in $w = -\ln 4u(1-u)$ ("Approximating the erfinv function", 2010), good
     to about 3e-7: a Monte-Carlo sum cannot tell. In float64 arithmetic they come out the same to

@@ -7,9 +7,9 @@ import jax.random as jr
 from jaxtyping import Float, Int, Key
 
 from fedmixtures._types import Array
+from fedmixtures.mixture.arithmetic import normal, random_words, uniform
 from fedmixtures.mixture.linear import cholesky
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.arithmetic import normal, random_words, uniform
 
 
 def sample_labelled(

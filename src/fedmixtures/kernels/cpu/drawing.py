@@ -30,7 +30,7 @@ class NeighbourRows(eqx.Module):
     """Weighted sum of the log-density of the points under the neighbours' own mixtures."""
 
     def pull(self, own: Mixture) -> tuple[PerNode, Mixture]:
-        """Closed form, several slots at a time; slots in use come first, and the loop ends there."""
+        """Closed form, some slots at a time: those in use come first, and the loop ends there."""
         nodes, slots, n, d = self.points.shape
         rows = self.points.reshape(nodes, slots * n, d)
         row_weights = self.row_weights.reshape(nodes, slots * n)
@@ -46,9 +46,7 @@ class NeighbourRows(eqx.Module):
         return nll + self.constant, gradient
 
 
-def drawn_points(
-    neighbours: Mixture, keys: SlotKeys, weight: PerSlot, n: int
-) -> NeighbourRows:
+def drawn_points(neighbours: Mixture, keys: SlotKeys, weight: PerSlot, n: int) -> NeighbourRows:
     """`n` points drawn from every neighbour, each slot's rows weighing its weight."""
     if neighbours.n_features <= UNROLLED:
         drawn = sample_slots(neighbours, keys, n)
@@ -112,7 +110,9 @@ def _chunked_statistics(own: Mixture, rows, row_weights, size: int, n_chunks) ->
     row_weights = jnp.moveaxis(row_weights, 1, 0)
 
     def chunk(i) -> Statistics:
-        return dispatch.statistics(own, jnp.stack([x[i] for x in features], axis=-1), row_weights[i])
+        return dispatch.statistics(
+            own, jnp.stack([x[i] for x in features], axis=-1), row_weights[i]
+        )
 
     add = lambda i, total: jax.tree.map(jnp.add, total, chunk(i))
     blank = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), jax.eval_shape(chunk, 0))

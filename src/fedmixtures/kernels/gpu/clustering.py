@@ -1,8 +1,8 @@
 """Lloyd's iteration of very many nodes as one GPU kernel (Pallas): every node ends by itself.
 
 A thread holds the centres of one restart of one node and streams the node's rows past them until
-they settle. Same steps as `cpu.clustering.lloyd`, which explains them. Labels are never kept: those of the
-step before are found again from the centres before. `interpret=True` runs it on any machine.
+they settle. Same steps as `cpu.clustering.lloyd`, which explains them. Labels are never kept: those
+of the step before are found again from the centres before. `interpret=True` runs it on any machine.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fedmixtures.kernels.cpu.clustering import (
     mean_variance,
 )
 from fedmixtures.kernels.gpu import tiles
-from fedmixtures.mixture.linear import sum_of
 from fedmixtures.kernels.gpu.tiles import TILE, nodes_last, trailing
 from fedmixtures.kernels.trial import compare
+from fedmixtures.mixture.linear import sum_of
 
 MOST_NUMBERS = 40
 """Numbers of all centres together that a thread's registers hold (twice)."""

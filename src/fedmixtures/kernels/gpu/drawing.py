@@ -1,8 +1,8 @@
 """Drawing the points of a KL round as one GPU kernel (Pallas), straight into the layout they need.
 
 A thread draws the points of one (node, neighbour) and adds up their log-density; the same numbers
-as `cpu.drawing.sample_slots` gives. Slots that no node of a tile uses are left out. `interpret=True`
-runs it on any machine.
+as `cpu.drawing.sample_slots` gives. Slots that no node of a tile uses are left out.
+`interpret=True` runs it on any machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 r"""Matching and averaging of neighbours as one GPU kernel (Pallas): no matched copy is ever kept.
 
-A thread holds one receiving node, matches one neighbour after another (`cpu.matching` explains how) and
-adds it to the weighted mean, which is all that the pull of eq. (3) needs of a round. The arrays are
-read as they stand: turning them about would cost more than the matching. `interpret=True` runs it
-on any machine.
+A thread holds one receiving node, matches one neighbour after another (`cpu.matching` explains how)
+and adds it to the weighted mean, which is all that the pull of eq. (3) needs of a round. The arrays
+are read as they stand: turning them about would cost more than the matching. `interpret=True` runs
+it on any machine.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
     kernel = lambda own, others, weight: matched_mean_gpu(
         own, others, weight, blocks, interpret=interpret
     ).pull(own)
-    plain = lambda own, others, weight: mean_of(
-        matched(own, others, blocks), weight, blocks
-    ).pull(own)
+    plain = lambda own, others, weight: mean_of(matched(own, others, blocks), weight, blocks).pull(
+        own
+    )
     compare(kernel, plain, dtype, own, neighbours, weight)
 
 

@@ -159,8 +159,8 @@ def _kernel(
         covariances_out[:, i] = 0.5 * entry
 
 
-# One pair of components: every value is a vector over a tile of nodes. Both forms add $g$, $-gv$ and
-# $g (vv^\top - S^{-1})$ of eq. (5), summed over the bandwidths.
+# One pair of components: every value is a vector over a tile of nodes. Both forms add $g$, $-gv$
+# and $g (vv^\top - S^{-1})$ of eq. (5), summed over the bandwidths.
 
 
 def band_table(bandwidths, dtype) -> jax.Array:

@@ -12,7 +12,7 @@ from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.methods.base import Meeting, NodeRows
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics
+from fedmixtures.mixture.moments import Statistics
 
 N_INIT = 10
 """Restarts of the hub's k-means."""
