@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fedmixtures.engine.solution import Certificate as Certificate
     from fedmixtures.engine.solution import FitWarning as FitWarning
     from fedmixtures.engine.solution import History as History
+    from fedmixtures.engine.solution import Solution as Solution
+    from fedmixtures.engine.solve import solve as solve
     from fedmixtures.estimators.convert import from_sklearn as from_sklearn
     from fedmixtures.estimators.convert import to_sklearn as to_sklearn
     from fedmixtures.estimators.network_mixture import (
@@ -52,6 +54,8 @@ _HOMES = {
     "Certificate": "engine.solution",
     "FitWarning": "engine.solution",
     "History": "engine.solution",
+    "Solution": "engine.solution",
+    "solve": "engine.solve",
     "from_sklearn": "estimators.convert",
     "to_sklearn": "estimators.convert",
     "NetworkGaussianMixture": "estimators.network_mixture",

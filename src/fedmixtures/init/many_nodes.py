@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import jit
@@ -25,7 +26,8 @@ def mixtures_of_many(
 ) -> Mixture:
     """Starting mixtures of all nodes, stacked; rows in an order of their own (sorted).
 
-    The tightest of `n_init` clusterings per node; with `keep_all` all of them, node after node.
+    The tightest of `n_init` clusterings per node, the first of equals; with `keep_all` all of them,
+    node after node.
     """
     kept = n_init if keep_all else 1
     k_of = np.asarray(n_components)
@@ -70,7 +72,7 @@ def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     found = dispatch.settled(x, weights, centres)
     labels = found.labels.reshape(nodes, n_init, m)
     if not keep_all:
-        best = found.inertia.reshape(nodes, n_init).argmin(-1)
+        best = first_least(found.inertia.reshape(nodes, n_init))
         labels = jnp.take_along_axis(labels, best[:, None, None], axis=1)
     ours = labels[:, :, None] == jnp.arange(k, dtype=labels.dtype)[None, None, :, None]
     member = jnp.where(ours, weights[:, None, None], 0.0)

@@ -7,8 +7,8 @@ federation is a block of one, a simulation runs blocks of hundreds, with the sam
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -239,18 +239,32 @@ class HubProgram(Method):
         """The nodes' mixtures; nothing is sent."""
 
 
+@dataclass(frozen=True, eq=False)
+class Account:
+    """What a method has to tell of a run beside the mixtures: named arrays, by node and by edge."""
+
+    nodes: dict[str, np.ndarray]
+    """(nodes, ...) in the order of the labels."""
+    edges: dict[str, np.ndarray] = field(default_factory=dict)
+    """(edges, 2, ...) in the order of the network: the view of the source, then of the target."""
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a one-shot method hands back."""
+    """What a method without rounds hands back."""
 
     theta: Mixture
     """Stack of the nodes' mixtures, NumPy."""
-    sent: np.ndarray
-    """Numbers each node sent to the hub (8 bytes each in float64)."""
-    received: np.ndarray
-    """Numbers the hub sent to each node."""
     message: str = ""
     """What the user should know: turned into a warning."""
+    nodes: dict[str, np.ndarray] = field(default_factory=dict)
+    """For the account: arrays (nodes, ...)."""
+    slots: dict[str, np.ndarray] = field(default_factory=dict)
+    """For the account: arrays (nodes, slots, ...), of a conversation."""
+    sent: np.ndarray | int = 0
+    """Numbers each node sent to a hub (8 bytes each); a conversation is counted by its engine."""
+    received: np.ndarray | int = 0
+    """Numbers the hub sent to each node."""
 
 
 class OneShot(Method):
@@ -266,6 +280,100 @@ class OneShot(Method):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """Fit the nodes' mixtures; `theta` holds starting mixtures where the user gave some."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The nodes that one process runs a conversation for: all of them, or a single silo's one.
+
+    Arrays lead with nodes. A node's neighbours stand in its slots by the hash of their label, so
+    that no number depends on the order in which nodes came.
+    """
+
+    data: NodeData
+    """Rows, row weights and labels of these nodes; ``data.of(i)`` are those of one."""
+    n_components: np.ndarray
+    """(nodes,)"""
+    seed: int
+    dtype: str
+    start: Mixture | None
+    """Starting mixtures, where the user gave some."""
+    weight: np.ndarray
+    """(nodes, slots) edge weights; zero marks a slot without a neighbour."""
+    neighbour: np.ndarray
+    """(nodes, slots) `label_hash` of the neighbour; zero where there is none."""
+    sender: np.ndarray
+    """(nodes, slots) where the neighbour stands in this block; -1 if elsewhere, or none."""
+    reverse: np.ndarray
+    """(nodes, slots) the neighbour's slot for this very node; -1 likewise."""
+    node_key: np.ndarray
+    """(nodes, 2) bits of a random key, from seed and label: for `jax.random.wrap_key_data`."""
+    slot_key: np.ndarray
+    """(nodes, slots, 2) the same, from seed, own label and the neighbour's."""
+
+    @property
+    def present(self) -> np.ndarray:
+        """(nodes, slots) where there is a neighbour."""
+        return self.weight > 0
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """One message to all neighbours. Reply: what they sent, (nodes, slots, ...)."""
+
+    message: Any
+    """Pytree of arrays (nodes, ...)."""
+
+
+@dataclass(frozen=True)
+class PerNeighbour:
+    """A message to each neighbour. Reply: what they sent to this very node, (nodes, slots, ...)."""
+
+    message: Any
+    """Pytree of arrays (nodes, slots, ...); what stands in empty slots goes nowhere."""
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Find the groups that are connected by edges live from both ends.
+
+    Reply: ``(label, size)``, each (nodes,) int64: a number that all nodes of a group share (made
+    from their labels, not from positions), and how many they are. A node alone is a group.
+    """
+
+    live: np.ndarray
+    """(nodes, slots) bool."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Totals over groups. Reply: the total of each node's own group, (nodes, ...)."""
+
+    share: Any
+    """Pytree of arrays (nodes, ...)."""
+    group: np.ndarray | None = None
+    """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
+
+
+Request = Broadcast | PerNeighbour | Connect | Sum
+
+
+class Conversation(Method):
+    """A program that is written from top to bottom: it asks, and goes on when it has the reply.
+
+    Every process runs the same generator on its own block: a simulation one for all nodes, a silo
+    one for its node. Whoever drives it carries the messages, so that what leaves a node is what is
+    yielded and nothing else. To go on after a crash a silo runs the generator again on the replies
+    it has kept: `run` has to be deterministic, given block and replies. All nodes make the same
+    requests in the same order, so that conditions for a further request must be known to all
+    (totals over everybody, say).
+
+    In replies to neighbours' messages empty slots hold zeros; ``block.present`` tells.
+    """
+
+    @abc.abstractmethod
+    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
+        """Yield requests, get replies, return the outcome."""
 
 
 def counts(data: NodeRows) -> RowWeights:

@@ -16,12 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.filling import Group, Plan, fill
+from fedmixtures.engine.layout.filling import Group, Plan, fill, halves
 from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import rounded_up
+from fedmixtures.methods.base import Block
+from fedmixtures.mixture.mixture import Mixture
 
 GROUP_OVERHEAD = 25_000.0
 """Padded rows worth tolerating to save the compilation of one more shape."""
@@ -126,16 +128,97 @@ def node_group(
 
     `neighbours` gives the weight of each edge. Returned with it: the neighbour of every slot.
     """
-    n, m = len(neighbours), len(rows)
-    labels = (*neighbours, label)  # the others hold no rows here
-    weight = np.array(list(neighbours.values()), dtype=np.float64)
-    network = Network(labels, np.arange(n), np.full(n, n), weight)
-    data = NodeData(labels, rows, row_weights, np.array([0] * (n + 1) + [m]), np.arange(m))
+    data, network = _with_neighbours(label, rows, row_weights, neighbours)
+    n, m, labels = len(neighbours), len(rows), data.labels
     slots = Slots.of(network, data.label_hashes, seed)
     plan = Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
     nowhere = np.zeros(2 * n, dtype=np.int64)
     group = fill(plan, 0, data, slots, nowhere, nowhere, dtype)
     return group, tuple(labels[i] for i in slots.sender[slots.receiver == n])
+
+
+def conversation_block(
+    data: NodeData,
+    network: Network,
+    n_components: Sequence[int],
+    seed: int = 0,
+    dtype: str = "float64",
+    start: Mixture | None = None,
+) -> Block:
+    """All nodes as one block of a conversation."""
+    return _block(data, network, np.arange(data.n_nodes), n_components, seed, dtype, start)
+
+
+def node_block(
+    label: Name,
+    rows: np.ndarray,
+    row_weights: np.ndarray,
+    neighbours: Mapping[Name, float],
+    n_components: int,
+    seed: int = 0,
+    dtype: str = "float64",
+    start: Mixture | None = None,
+) -> tuple[Block, tuple[Name, ...]]:
+    """A node by itself as the block of one that a silo runs; with it the neighbour of every slot.
+
+    `neighbours` gives the weight of each edge, `start` has a leading axis of one.
+    """
+    data, network = _with_neighbours(label, rows, row_weights, neighbours)
+    own = np.array([len(neighbours)])
+    block = _block(data, network, own, [n_components], seed, dtype, start)
+    of_hash = dict(zip(data.label_hashes.tolist(), data.labels, strict=True))
+    return block, tuple(of_hash[h] for h in block.neighbour[block.present].tolist())
+
+
+def _with_neighbours(
+    label: Name, rows: np.ndarray, row_weights: np.ndarray, neighbours: Mapping[Name, float]
+) -> tuple[NodeData, Network]:
+    """A node, the last one here, among its neighbours, who hold no rows here."""
+    n, m = len(neighbours), len(rows)
+    labels = (*neighbours, label)
+    weight = np.array(list(neighbours.values()), dtype=np.float64)
+    network = Network(labels, np.arange(n), np.full(n, n), weight)
+    offsets = np.array([0] * (n + 1) + [m])
+    return NodeData(labels, rows, row_weights, offsets, np.arange(m)), network
+
+
+def _block(
+    data: NodeData, network: Network, own: np.ndarray, n_components, seed: int, *rest
+) -> Block:
+    """The block of the nodes `own`, which hold all rows of `data`."""
+    slots = Slots.of(network, data.label_hashes, seed)
+    place = np.full(data.n_nodes, -1)
+    place[own] = np.arange(len(own))
+    edge = np.flatnonzero(place[slots.receiver] >= 0)
+    cell = place[slots.receiver[edge]], slots.slot[edge]
+    width = rounded_up(slots.degree[own].max(initial=0))
+
+    def per_slot(values: np.ndarray, empty: int = 0) -> np.ndarray:
+        table = np.full((len(own), width), empty, values.dtype)
+        table[cell] = values[edge]
+        return table
+
+    sender = place[slots.sender]
+    reverse = np.where(sender >= 0, slots.slot[slots.reverse], -1)
+    rows = NodeData(
+        tuple(data.labels[i] for i in own),
+        data.rows,
+        data.row_weights,
+        data.offsets[[*own, own[-1] + 1]],
+        data.source_index,
+    )
+    return Block(
+        rows,
+        np.asarray(n_components),
+        seed,
+        *rest,
+        per_slot(slots.weight),
+        per_slot(data.label_hashes[slots.sender]),
+        per_slot(sender, -1),
+        per_slot(reverse, -1),
+        halves(slots.node_key[own]),
+        halves(per_slot(slots.slot_key)),
+    )
 
 
 def plan_groups(counts: np.ndarray, degree: np.ndarray, block_size: int | None) -> list[Plan]:

@@ -94,8 +94,8 @@ def fill(
         on_device(per_slot(slots.weight, dtype)),
         on_device(per_slot(sender_place, np.int32, own_place)),
         on_device(per_slot(reverse_place, np.int32)),
-        on_device(_halves(per_node(slots.node_key))),
-        on_device(_halves(per_slot(slots.slot_key, np.uint64))),
+        on_device(halves(per_node(slots.node_key))),
+        on_device(halves(per_slot(slots.slot_key, np.uint64))),
     )
 
 
@@ -138,7 +138,7 @@ def _in_parts(places: np.ndarray) -> list[np.ndarray]:
     return np.array_split(places, -(-len(places) // AT_ONCE))
 
 
-def _halves(bits: np.ndarray) -> np.ndarray:
+def halves(bits: np.ndarray) -> np.ndarray:
     """64-bit numbers as pairs of 32-bit ones, the form of JAX's keys."""
     high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
     return np.stack([high, low], axis=-1).astype(np.uint32)

@@ -12,10 +12,10 @@ import numpy as np
 from fedmixtures.engine.layout.blocks import Layout
 from fedmixtures.engine.layout.shards import ShardedLayout
 from fedmixtures.engine.run import hub, rounds, sharded
-from fedmixtures.engine.run.accounts import Account, account
+from fedmixtures.engine.run.accounts import account_of_groups
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info, Method, NodeProgram, Prepared
+from fedmixtures.methods.base import Account, HubProgram, Info, Method, NodeProgram, Prepared
 
 P = TypeVar("P", NodeProgram, HubProgram)
 
@@ -82,8 +82,9 @@ class Between(Carrier[NodeProgram]):
         return self._ask("result", program, states)
 
     def account(self, program, states, network):
-        """As `accounts.account`."""
-        return account(self._ask("account", program, states), self.layout, network)
+        """By node and by edge, as the program tells."""
+        answers = self._ask("account", program, states)
+        return account_of_groups(answers, self.layout, network)
 
     def traffic(self, program, states, n_rounds, prepared, network):
         """One message to each neighbour in a round."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt32
 
+from fedmixtures._ties import clearly_less, first_greatest, first_least
 from fedmixtures._types import Array, RowWeights
 from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.arithmetic import random_words, uniform
@@ -74,7 +75,7 @@ def plus_plus(
         points = [_row_at(x, candidates[:, trial]) for trial in range(n_trials)]
         after = [jnp.minimum(closest, _squared_distance(x, point)) for point in points]
         cost = jnp.stack([(weights * part).sum(-1) for part in after], axis=-1)
-        best = cost.argmin(-1)
+        best = first_least(cost)
         chosen, left = points[0], after[0]
         for trial in range(1, n_trials):
             here = (best == trial)[:, None]
@@ -94,7 +95,7 @@ def nearest(x: FeaturesFirst, centres: Centres) -> tuple[Labels, RowWeights]:
     labels = jnp.zeros(least.shape, jnp.int32)
     for c in range(1, centres.shape[1]):
         distance = _squared_distance(x, centres[:, c])
-        labels = jnp.where(distance < least, jnp.int32(c), labels)
+        labels = jnp.where(clearly_less(distance, least), jnp.int32(c), labels)
         least = jnp.minimum(distance, least)
     return labels, least
 
@@ -131,7 +132,7 @@ def _with_farthest(
     def fill(c, carry):
         member, far = carry
         here = jax.lax.dynamic_index_in_dim(empty, c, 1)
-        taken = here & (rows == far.argmax(-1)[:, None])
+        taken = here & (rows == first_greatest(far)[:, None])
         into = (jnp.arange(member.shape[1]) == c)[None, :, None] & taken[:, None]
         member = jnp.where(into, weights[:, None], jnp.where(taken[:, None], 0.0, member))
         return member, jnp.where(taken, -1.0, far)

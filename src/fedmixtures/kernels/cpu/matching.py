@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from fedmixtures._ties import clearly_less, order_preference
 from fedmixtures._types import Array, PerNode, PerSlot
 from fedmixtures.mixture.linear import UNROLLED
 from fedmixtures.mixture.mixture import Mixture
@@ -34,7 +35,7 @@ def best_matching(cost: Float[Array, "k k"]) -> Int[Array, " k"]:
         return _over_subsets(cost[..., None])[:, 0]
     import optax  # above the subset range only: its import is slow
 
-    row, column = optax.assignment.hungarian_algorithm(cost)
+    row, column = optax.assignment.hungarian_algorithm(cost + order_preference(cost))
     return jnp.zeros_like(column).at[row].set(column)  # pairs come in no order of rows
 
 
@@ -76,9 +77,8 @@ def best_path(cost: list[list[jax.Array]]) -> tuple[jax.Array, jax.Array]:
                 value = cost[own][e] if before is None else before + cost[own][e]
                 path = path | (e << (BITS * own))
                 if found is not None:
-                    better = value < found[0]
-                    value = jnp.where(better, value, found[0])
-                    path = jnp.where(better, path, found[1])
+                    path = jnp.where(clearly_less(value, found[0]), path, found[1])
+                    value = jnp.minimum(value, found[0])
                 found = value, path
             level[subset] = found
         best = level
@@ -118,7 +118,7 @@ def _over_subsets(cost: Float[Array, "k k batch"]) -> Int[Array, "k batch"]:
         pick = jnp.broadcast_to(added[:, :1], least.shape)
         for j in range(1, own + 1):  # candidates in order, so that the first of equals is kept
             other = best[before[:, j]] + cost[own, added[:, j]]
-            pick = jnp.where(other < least, added[:, j, None], pick)
+            pick = jnp.where(clearly_less(other, least), added[:, j, None], pick)
             least = jnp.minimum(other, least)
         # Each level is kept: worked out anew for every use, the cost would double per level.
         best, pick = jax.lax.optimization_barrier((least, pick))

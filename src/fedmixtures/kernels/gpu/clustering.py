@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Float
 
+from fedmixtures._ties import clearly_less
 from fedmixtures._types import Array, RowWeights
 from fedmixtures.kernels.cpu.clustering import (
     MAX_STEPS,
@@ -180,8 +181,8 @@ def _nearest(centres, x):
     label = jnp.zeros(least.shape, jnp.int32)
     for c in range(1, len(centres)):
         distance = away(c)
-        label = jnp.where(distance < least, jnp.int32(c), label)
-        least = jnp.where(distance < least, distance, least)
+        label = jnp.where(clearly_less(distance, least), jnp.int32(c), label)
+        least = jnp.minimum(distance, least)
     return label, least
 
 
@@ -204,7 +205,7 @@ def _filled(sums, empty, centres, read, n_rows):
             far, where, label, x, weight = best
             row, row_weight = read(r)
             own, distance = _nearest(centres, row)
-            better = (row_weight > 0) & (distance > far)
+            better = (row_weight > 0) & clearly_less(far, distance)
             for other in taken:
                 better = better & (other != r)
             pick = lambda new, old: jnp.where(better, new, old)

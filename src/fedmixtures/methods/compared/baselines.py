@@ -34,9 +34,7 @@ class Local(EMFits):
     ) -> Outcome:
         """One fit per node, seeded by its label."""
         fits = self.fit_nodes(data, n_components, theta, seed)
-        nothing = np.zeros(data.n_nodes, dtype=np.int64)
-        message = fits.message(self.max_iter)
-        return Outcome(Mixture.stack(fits.mixtures), nothing, nothing, message)
+        return Outcome(Mixture.stack(fits.mixtures), fits.message(self.max_iter))
 
 
 class Centralized(EMFits):
@@ -69,4 +67,4 @@ class Centralized(EMFits):
         model = fits.mixtures[0]
         received = np.full(data.n_nodes, sum(part.size for part in model.parts))
         theta = Mixture.stack([model] * data.n_nodes)
-        return Outcome(theta, sent, received, fits.message(self.max_iter))
+        return Outcome(theta, fits.message(self.max_iter), sent=sent, received=received)

@@ -1,8 +1,8 @@
 """Ordinary mixture fits by EM from k-means starts: by scikit-learn, or many at once by JAX.
 
 Both engines make the same starts from the same seed and run the same iteration, so that they agree
-up to rounding; they part only where two starts are equally good. From 200 fits on JAX also makes
-the starts, with random draws of its own.
+up to rounding; of equally good starts both keep the first. From 200 fits on JAX also makes the
+starts, with random draws of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.kmeans import BATCHED_FROM, clustered_mixture, distinct_rows, node_seed
@@ -143,19 +144,22 @@ class EMFits(OneShot):
 
         fits = Fits([], [])
         for task in tasks:
-            model = self._sklearn_model(task)
+            rows = repeated(task)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
-                model.fit(repeated(task))
+                tried = [model.fit(rows) for model in self._sklearn_models(task)]
+            bounds = np.array([model.lower_bound_ for model in tried])
+            model = tried[first_greatest(bounds, scale=1.0)]
             fits.mixtures.append(Mixture(model.weights_, model.means_, model.covariances_))
             if not model.converged_:
                 fits.unsettled.append(task.label)
         return fits
 
-    def _sklearn_model(self, task: Task):
+    def _sklearn_models(self, task: Task) -> list:
+        """One for each start, as scikit-learn makes them: one random stream through all."""
         from sklearn.mixture import GaussianMixture
 
-        given = {}
+        given, stream = {}, np.random.RandomState(task.seed)
         if task.start is not None:
             weights, means, covariances = task.start.to_numpy().parts
             given = {
@@ -163,16 +167,18 @@ class EMFits(OneShot):
                 "means_init": means,
                 "precisions_init": np.linalg.inv(covariances),
             }
-        return GaussianMixture(
-            task.n_components,
-            covariance_type="full",
-            n_init=1 if given else self.n_init,
-            reg_covar=self.reg_covar,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            random_state=task.seed,
-            **given,
-        )
+        return [
+            GaussianMixture(
+                task.n_components,
+                covariance_type="full",
+                reg_covar=self.reg_covar,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                random_state=stream,
+                **given,
+            )
+            for _ in range(1 if given else self.n_init)
+        ]
 
     def _by_jax(self, tasks: list[Task]) -> Fits:
         mixtures: list[Mixture | None] = [None] * len(tasks)
@@ -183,7 +189,8 @@ class EMFits(OneShot):
             first = 0
             for i, own in zip(batch, starts, strict=True):
                 span = slice(first, first + len(own))
-                best = first + int(np.argmax(fitted.log_likelihood[span]))
+                scale = tasks[i].counts.sum()
+                best = first + int(first_greatest(fitted.log_likelihood[span], scale=scale))
                 mixtures[i] = fitted.theta.at(best).trimmed()
                 if fitted.n_steps[best] >= self.max_iter:
                     unsettled.append(i)

@@ -58,7 +58,8 @@ class FedGenGMM(EMFits):
         sent = np.array([size(mixture) + 1 for mixture in local.mixtures])
         received = np.full(data.n_nodes, size(model))
         message = local.message(self.max_iter) or pooled.message(self.max_iter)
-        return Outcome(Mixture.stack([model] * data.n_nodes), sent, received, message)
+        theta = Mixture.stack([model] * data.n_nodes)
+        return Outcome(theta, message, sent=sent, received=received)
 
     def synthetic_rows(self, mixtures: Sequence[Mixture], data: NodeData, seed: int) -> np.ndarray:
         """Rows drawn from the union of the local mixtures, H per component."""
