@@ -20,17 +20,11 @@ from fedmixtures.engine.layout.filling import Group, Plan, fill
 from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.compiling import rounded_up
 from fedmixtures.methods.base import Block
-from fedmixtures.mixture.compiling import rounded_up
-from fedmixtures.mixture.linear import on_gpu
 from fedmixtures.mixture.mixture import Mixture
 
-BLOCK_NODES, BLOCK_ROWS = 128, 65536
-"""Nodes and rows in a block on a CPU: what stays in its cache."""
-GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
-"""The same on a GPU, which wants all work at once."""
-MANY_NODES = 100_000
-"""From so many nodes on a GPU does the layout itself, once it has compiled how."""
 GROUP_OVERHEAD = 25_000.0
 """Padded rows worth tolerating to save the compilation of one more shape."""
 SLOT_COST = 5.0
@@ -93,8 +87,7 @@ def build_layout(
     plans = plan_groups(data.counts, network.degree, block_size)
     position, slot_start = places_of(plans, data.n_nodes)
     place = sum(plan.places for plan in plans)
-    by_gpu = on_gpu() and data.n_nodes >= MANY_NODES and len(data.rows) < 2**31
-    if by_gpu:
+    if dispatch.lays_out_on_device(data.n_nodes, len(data.rows)):
         from fedmixtures.engine.layout.filling_gpu import fill_on_gpu
 
         places = position, slot_start
@@ -231,7 +224,7 @@ def plan_groups(counts: np.ndarray, degree: np.ndarray, block_size: int | None) 
         )
         distinct, index = np.unique(shapes, axis=0, return_inverse=True)
         groups = [np.flatnonzero(index.reshape(-1) == g) for g in range(len(distinct))]
-    most_nodes, most_rows = (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)
+    most_nodes, most_rows = dispatch.most_in_a_block()
     plans = []
     for nodes in groups:
         rows, slots = rounded_up(counts[nodes].max()), rounded_up(degree[nodes].max())
