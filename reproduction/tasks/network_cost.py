@@ -12,7 +12,7 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import Solution
-from fedmixtures.estimators.resolve import METHODS, bounded
+from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.graph import generate
 from fedmixtures.init.kmeans import clustered_mixture
 from fedmixtures.mixture.mixture import Mixture
@@ -35,7 +35,7 @@ def _measure(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     # A core may be shared with others, a GPU's time is not seen by the processor's clock.
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     data, network, theta = _nodes(settings, seed)
-    method = bounded(METHODS[settings["method"]](), data, [settings["k"]] * data.n_nodes)
+    method = METHODS[settings["method"]]().bounded(data, [settings["k"]] * data.n_nodes)
     options = Options(settings["n_rounds"], seed=seed)
 
     def timed() -> tuple[float, Solution]:

@@ -11,11 +11,10 @@ import pytest
 
 from fedmixtures import KL, MMD, Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
+from fedmixtures.engine.layout import blocks
+from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.shards import build_sharded_layout
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators import resolve
 from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
 from fedmixtures.graph.parts import cut_into_parts, n_cut_edges
 from fedmixtures.mixture.precision import double
@@ -58,7 +57,7 @@ def test_slots_point_to_their_neighbours_on_every_device(problem, monkeypatch):
 @pytest.mark.parametrize("coupling", [Euclidean(), MMD(), KL(n_samples=5)], ids=str)
 def test_the_numbers_are_those_of_one_device(problem, coupling):
     data, network, theta = problem
-    method = resolve.bounded(GTVMin(coupling), data, [2] * N)
+    method = GTVMin(coupling).bounded(data, [2] * N)
     one = solve(method, data, network, theta, Options(4))
     three = solve(method, data, network, theta, Options(4, devices=tuple(jax.devices()[:3])))
     for ours, theirs in zip(three.theta.parts, one.theta.parts, strict=True):
@@ -102,7 +101,7 @@ def test_parts_share_the_work_and_cut_few_edges():
 
 def test_an_interrupted_run_over_devices_goes_on(problem):
     data, network, theta = problem
-    method = resolve.bounded(GTVMin(MMD()), data, [2] * N)
+    method = GTVMin(MMD()).bounded(data, [2] * N)
     devices = tuple(jax.devices()[:2])
     kept = []
     options = Options(6, report_every=3, on_checkpoint=kept.append, devices=devices)

@@ -145,7 +145,7 @@ def test_interrupted_run_keeps_its_last_round(always):
         if record["round"] == 2 or (always and record["round"] > 2):
             raise KeyboardInterrupt
 
-    solution = failed(p, program, on_round=stop)
+    solution = failed(p, program, on_round=stop, keep_interrupted=True)
     assert solution.status == "interrupted"
     assert solution.message == f"interrupted; returning round {solution.n_rounds} of 16."
     assert 2 <= solution.n_rounds <= 3
@@ -159,5 +159,14 @@ def test_interrupted_search_for_a_step_keeps_its_last_round():
         if record["round"] == 2:
             raise KeyboardInterrupt
 
-    solution = failed(p, program, on_round=stop)
+    solution = failed(p, program, on_round=stop, keep_interrupted=True)
     assert solution.status == "interrupted"
+
+
+def test_an_interrupt_is_raised_unless_told_otherwise():
+    def stop(record):
+        raise KeyboardInterrupt
+
+    p = problem(seed=5, rows=(9, 14, 11, 6, 8))
+    with pytest.raises(KeyboardInterrupt):
+        p.solve(GTVMin(MMD(), feasible=WIDE), n_rounds=4, report_every=1, on_round=stop)

@@ -12,6 +12,7 @@ from fedmixtures import (
     FitWarning,
     GTVMin,
     KMeansStart,
+    Local,
     Mixture,
     NetworkGaussianMixture,
     from_sklearn,
@@ -104,7 +105,7 @@ def test_what_a_fit_leaves_behind(case, make):
     ).fit(case.X, nodes=case.nodes)
     assert model.nodes_.tolist() == ["a", "b", "c"]
     assert model.means_.shape == (3, 2, 2)
-    assert (model.status_, model.n_iter_, model.converged_) == ("completed", 3, True)
+    assert (model.status_, model.n_iter_, model.converged_) == ("completed", 3, False)
     history = model.history_
     assert len(history) == 4
     np.testing.assert_allclose(history.objective, history.fit + history.pull)
@@ -161,6 +162,51 @@ def test_methods_by_name(case, make, method):
     assert model.history_.fit[-1] < model.history_.fit[0] + 0.5
     if method != "gtv-kl":  # whose points change from round to round
         assert model.history_.objective[-1] < model.history_.objective[0]
+
+
+def test_converged_is_standing_still(case, make):
+    """Relative change of every node's parameters in the last round, worked out from two fits."""
+    model = make(method="fedem", n_rounds=300, tol=1e-3).fit(case.X, nodes=case.nodes)
+    assert model.converged_
+    assert 0 < model.n_iter_ < 300
+    assert len(model.history_) == model.n_iter_ + 1
+    before = make(method="fedem", n_rounds=model.n_iter_ - 1, tol=0).fit(case.X, nodes=case.nodes)
+    for label in "abc":
+        old, new = (
+            np.concatenate([np.ravel(part) for part in m.mixtures_[label].parts])
+            for m in (before, model)
+        )
+        assert np.linalg.norm(new - old) <= 1e-3 * np.linalg.norm(new)
+    few = make(method="fedem", n_rounds=2, tol=1e-3).fit(case.X, nodes=case.nodes)
+    assert (few.status_, few.converged_) == ("completed", False)
+    everything = make(method="fedem", n_rounds=40, tol=0).fit(case.X, nodes=case.nodes)
+    assert everything.n_iter_ == 40
+
+
+def test_standing_still_before_pooling_has_begun_is_not_convergence(case, make):
+    model = make(method="trust", n_rounds=12, tol=1e3).fit(case.X, nodes=case.nodes)
+    assert (model.n_iter_, model.converged_) == (12, False)
+    assert make(method="trust", n_rounds=40, tol=1e3).fit(case.X, nodes=case.nodes).converged_
+
+
+def test_one_shot_fits_have_converged_where_em_settled(case, make):
+    assert make(method="local").fit(case.X, nodes=case.nodes).converged_
+    with pytest.warns(FitWarning, match="EM had not settled"):
+        hasty = make(method=Local(max_iter=1, tol=0.0)).fit(case.X, nodes=case.nodes)
+    assert not hasty.converged_
+
+
+def test_ctrl_c_is_raised_unless_the_last_round_is_to_be_kept(case, make):
+    def stop(record):
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(on_round=stop, report_every=1).fit(case.X, nodes=case.nodes)
+    model = make(on_round=stop, report_every=1, keep_interrupted=True)
+    with pytest.warns(FitWarning, match="interrupted; returning round 2 of 3"):
+        model.fit(case.X, nodes=case.nodes)
+    assert (model.status_, model.converged_) == ("interrupted", False)
 
 
 # weights and order -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from federated import Sites, a_job, site_rows, step_frame
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.engine.blocks import node_group
+from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.node.accounts import Account, BudgetSpent
 from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for, spent

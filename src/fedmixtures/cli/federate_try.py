@@ -18,7 +18,7 @@ from fedmixtures.cli.session import Fitted, Watch, baseline_scores
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.solution import History, Status, Traffic
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
-from fedmixtures.estimators.resolve import bounded, resolve_components
+from fedmixtures.estimators.resolve import resolve_components
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.node.program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
@@ -117,7 +117,7 @@ def job_of(task: Task, settings: FitSettings) -> Job:
     network = task.network
     ends = zip(network.source, network.target, network.weight, strict=True)
     return make_job(
-        bounded(task.method, data, components),
+        task.method.bounded(data, components),
         name="try",
         n_components=dict(zip(data.labels, components, strict=True)),
         edges=tuple((network.labels[a], network.labels[b], float(w)) for a, b, w in ends),
@@ -137,6 +137,7 @@ def as_fitted(
         task.components, graph=task.network, method=task.method, n_rounds=settings.rounds
     )
     model._labelled, model.network_, model.certificate_ = True, task.network, None
+    model.converged_ = False  # losses and steps stay at the sites
     model.n_features_in_ = len(task.table.features)
     model.traffic_ = traffic(machine, job)
     theta = Mixture.stack([models[name] for name in task.labels])
@@ -158,4 +159,4 @@ def traffic(machine: OneMachine, job: Job) -> Traffic:
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         sizes = [line["bytes"] for line in lines if line["event"] == "sent"]
         sent[name], message = sum(sizes), max(sizes, default=message)
-    return Traffic(message, sent, "neighbours", job.n_rounds)
+    return Traffic(message, sent, "neighbours", job.n_rounds, simulated=False)

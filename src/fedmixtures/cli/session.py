@@ -17,7 +17,7 @@ from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.io.checkpoint import read_checkpoint
 from fedmixtures.io.runs import CHECKPOINT, RunFolder
-from fedmixtures.methods.local import Local
+from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.findings import Findings
 from fedmixtures.report.scores import Scores
@@ -121,12 +121,14 @@ def fit_watched(
             on_round=watch.on_round,
             report_every=max(1, round(settings.rounds / LOOKS)),
             checkpoint=checkpoint,
+            keep_interrupted=True,
             devices=settings.devices if (settings.devices or 1) > 1 else None,
         )
         model._on_chunk = watch.on_chunk
         rows, nodes = task.train
         model.fit(rows, nodes=nodes, resume=checkpoint if going_on else None)
         model._on_chunk = model.on_round = model.checkpoint = model.devices = None
+        model.keep_interrupted = False
     watch.records = model.history_.records()
     model.align_components()
     scaled = model._theta

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedmixtures._types import Device
-from fedmixtures.engine.checkpoint import Checkpoint
+from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -34,3 +34,8 @@ class Options:
     Only what neighbours send each other is spread; methods with a hub run on one."""
     keep_nodes: bool = False
     """Keep each node's fit and pull of every round."""
+    tol: float = 0.0
+    """Stop once no node's parameters change by more than this in a round, relative to their norm.
+    Zero runs all rounds."""
+    keep_interrupted: bool = False
+    """What Ctrl-C does: return the last finished round, or raise KeyboardInterrupt."""

@@ -12,26 +12,33 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import Layout, build_layout
-from fedmixtures.engine.cache import compilation_cache
-from fedmixtures.engine.carriers import carrier_of
-from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
-from fedmixtures.engine.hosts import on_host
-from fedmixtures.engine.one_shot import fit_once
+from fedmixtures.engine.layout.blocks import Layout, build_layout, on_host
+from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.shards import build_sharded_layout
+from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run.cache import compilation_cache
+from fedmixtures.engine.run.carriers import carrier_of
+from fedmixtures.engine.run.checkpoint import Checkpoint, fingerprint
+from fedmixtures.engine.run.one_shot import fit_by_conversation, fit_once
+from fedmixtures.engine.run.watch import Trace, Trouble
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
-from fedmixtures.engine.watch import Trace, Trouble
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info
-from fedmixtures.methods.method import Meeting, Method, Prepared
-from fedmixtures.methods.one_shot import OneShot
+from fedmixtures.methods.base import (
+    Conversation,
+    HubProgram,
+    Info,
+    Meeting,
+    Method,
+    OneShot,
+    Prepared,
+)
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
 
 CHUNK_CELLS = 200_000
 """Rounds times nodes in one device call, at most: what its record may hold."""
+LOOK_EVERY = 10
+"""Rounds between two looks at whether the run has converged."""
 FIRST_RATE, SMALLEST_RATE = 1.0, 1e-10
 """Where the search for a step size begins and gives up."""
 
@@ -40,18 +47,28 @@ def solve(
     method: Method,
     data: NodeData,
     network: Network,
-    theta: Mixture | None,
-    options: Options,
-    n_components: Sequence[int] | None = None,
+    theta: Mixture | None = None,
+    options: Options | None = None,
+    n_components: int | Sequence[int] | None = None,
 ) -> Solution:
     """Run `method` on these nodes from the starting mixtures `theta` (stacked, NumPy).
 
     A method without rounds may do without a start, but must be told `n_components` of each node.
     """
-    program = method.program()
-    if isinstance(program, OneShot):
+    program, options = method.program(), options or Options()
+    if isinstance(n_components, int):
+        n_components = [n_components] * data.n_nodes
+    if isinstance(program, OneShot | Conversation):
+        if n_components is None:
+            raise ValueError(
+                f"`n_components` is missing: {type(method).__name__} makes its own starts. "
+                "Give the number of components of each node."
+            )
         with compilation_cache():
-            return fit_once(program, data, n_components, theta, options.seed)
+            if isinstance(program, OneShot):
+                return fit_once(program, data, n_components, theta, options.seed)
+            given = network, n_components, theta
+            return fit_by_conversation(program, data, *given, options.seed, options.dtype)
     if isinstance(program, HubProgram):  # who neighbours whom plays no part
         nobody = np.zeros(0, dtype=np.int64)
         network = Network(data.labels, nobody, nobody, np.zeros(0))
@@ -71,7 +88,9 @@ class _Run:
         self.prepared = self._prepare(theta)
         self.initial = self.carrier.start(self.program, self.prepared)
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
-        self.chunk = max(1, min(options.n_rounds, longest, options.report_every or longest))
+        often = LOOK_EVERY if options.tol > 0 else longest
+        self.chunk = max(1, min(options.n_rounds, longest, options.report_every or often))
+        self.converged = False
         self.capacity = 1 << (self.chunk - 1).bit_length()
         self.trace = Trace(program.pull_share, options.keep_nodes, program.descends)
 
@@ -128,7 +147,11 @@ class _Run:
                     return self.diverged(trouble)
                 states, done = after, done + n
                 self.report(states, done, n)
+                if self.settled(infos, states, done):
+                    break
         except KeyboardInterrupt:
+            if not self.options.keep_interrupted:
+                raise
             return self.ended(states, done, Status.INTERRUPTED)
         return self.ended(states, done, Status.COMPLETED)
 
@@ -153,9 +176,23 @@ class _Run:
                 states, done = after, done + 1
                 self.report(states, done, 1)
                 rate = self.trace.next_rate(FIRST_RATE)
+                if self.settled(infos, states, done):
+                    break
         except KeyboardInterrupt:
+            if not self.options.keep_interrupted:
+                raise
             return self.ended(states, done, Status.INTERRUPTED)
         return self.ended(states, done, Status.COMPLETED)
+
+    def settled(self, infos: Info, states, done: int) -> bool:
+        """Whether the last of these rounds hardly changed any node's parameters."""
+        if self.options.tol == 0 or done < self.given.opening_rounds:
+            return False
+        size = sum(
+            np.square(part).reshape(len(part), -1).sum(1) for part in self.theta(states).parts
+        )
+        self.converged = bool((infos.moved[-1] <= self.options.tol**2 * size).all())
+        return self.converged
 
     def objective(self, infos: Info) -> float:
         """The objective of the state a single round began with."""
@@ -242,4 +279,5 @@ class _Run:
             self.carrier.traffic(self.program, states, done, self.prepared, self.network),
             self.carrier.account(self.program, states, self.network),
             self.layout.shards,
+            self.converged,
         )

@@ -15,7 +15,7 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.solution import History, Solution, Status
+from fedmixtures.engine.solution import History, Solution
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned_orders
@@ -57,6 +57,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     report_every : int or None
         Rounds between two calls of `on_round` (which then come in a bunch); None lets the engine
         choose.
+    tol : float
+        A fit has converged when no node's parameters change by more than this share of their norm
+        in a round; it then stops. 0 runs all rounds.
+    keep_interrupted : bool
+        On Ctrl-C, keep the last finished round with a warning; otherwise KeyboardInterrupt is
+        raised.
     keep_node_history : bool
         Whether `history_` keeps every node's fit and pull.
     checkpoint : path or None
@@ -77,6 +83,11 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Objective, fit and pull by round; entry 0 is the start.
     status_ : str
         ``"completed"``, ``"diverged"`` (the last good round is kept) or ``"interrupted"``.
+    converged_ : bool
+        Whether parameters stood still to within `tol` in the last round; for methods without
+        rounds, whether EM settled at all nodes.
+    n_iter_ : int
+        Rounds that were run.
     certificate_ : Certificate or None
         Proposition 1 checked on this run: MMD with one local step.
     traffic_ : Traffic
@@ -105,6 +116,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         dtype: str = "float64",
         on_round: Callable[[dict[str, float]], Any] | None = None,
         report_every: int | None = None,
+        tol: float = 1e-6,
+        keep_interrupted: bool = False,
         keep_node_history: bool = False,
         checkpoint: str | Path | None = None,
         devices: Any = None,
@@ -118,6 +131,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.dtype = dtype
         self.on_round = on_round
         self.report_every = report_every
+        self.tol = tol
+        self.keep_interrupted = keep_interrupted
         self.keep_node_history = keep_node_history
         self.checkpoint = checkpoint
         self.devices = devices
@@ -150,10 +165,11 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         components = resolve.resolve_components(self.n_components, data.labels)
-        method = resolve.bounded(resolve.resolve_method(self.method), data, components)
         options = self._options(resume)
         network = resolve.resolve_graph(self.graph, data)
+        method = resolve.resolve_method(self.method)
         method.check(components, network)
+        method = method.bounded(data, components)
         theta = resolve.starting_mixtures(self.init, data, components, options.seed, method)
         solution = solve(method, data, network, theta, options, components)
         self._labelled = labels is not None
@@ -164,6 +180,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     def _options(self, resume: str | Path | None) -> Options:
         _checks.whole("n_rounds", self.n_rounds, minimum=0)
         _checks.one_of("dtype", self.dtype, ("float64", "float32"))
+        _checks.positive("tol", self.tol, allow_zero=True)
         if self.report_every is not None:
             _checks.whole("report_every", self.report_every)
         return Options(
@@ -178,6 +195,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             else partial(write_checkpoint, self.checkpoint),
             resume=None if resume is None else read_checkpoint(resume),
             keep_nodes=self.keep_node_history,
+            tol=float(self.tol),
+            keep_interrupted=bool(self.keep_interrupted),
             devices=resolve_devices(self.devices),
         )
 
@@ -185,6 +204,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.certificate_ = solution.certificate
         self.traffic_ = solution.traffic
         self.shards_ = solution.shards
+        self.converged_ = solution.converged
         history, rounds = solution.history, solution.n_rounds
         return self._adopt(solution.labels, solution.theta, history, solution.status, rounds)
 
@@ -194,7 +214,6 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self._set_theta(theta)
         self.history_ = history
         self.status_ = str(status)
-        self.converged_ = self.status_ == Status.COMPLETED
         self.n_iter_ = n_rounds
         self.lower_bounds_ = (-history.objective).tolist()
         self.lower_bound_ = self.lower_bounds_[-1]

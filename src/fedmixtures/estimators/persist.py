@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FILE_NAME = "model.safetensors"
-NOT_STORED = ("graph", "on_round", "init", "checkpoint", "devices")
+NOT_STORED = ("graph", "on_round", "init", "checkpoint", "devices", "keep_interrupted")
 """Parameters that are not settings: the graph is stored as edges, the rest belongs to a session."""
 
 
@@ -50,6 +50,7 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
         "params": {name: encode(value) for name, value in params.items()},
         "status": model.status_,
         "n_rounds": model.n_iter_,
+        "converged": model.converged_,
         "certificate": encode(model.certificate_),
         "traffic": encode(model.traffic_),
         "trust": encode(getattr(model, "trust_", None)),
@@ -86,6 +87,7 @@ def load(path: str | Path) -> NetworkGaussianMixture:
         header["status"],
         header["n_rounds"],
     )
+    model.converged_ = bool(header.get("converged", False))
     records = {"Certificate": Certificate, "Traffic": Traffic, "Trust": Trust}
     model.certificate_ = decode(header["certificate"], records)
     model.shards_ = None

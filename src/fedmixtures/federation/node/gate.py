@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import clearly_less, first_least
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
@@ -82,7 +83,7 @@ class Gate:
 
     def too_small(self, counts: np.ndarray, n_features: int) -> np.ndarray:
         """Which components may not leave."""
-        return (counts >= NO_ROW) & (counts < self.threshold(n_features))
+        return ~clearly_less(counts, NO_ROW) & clearly_less(counts, self.threshold(n_features))
 
     def merged(
         self, mixture: Mixture, support: Support, feasible: FeasibleSet, *, may_merge: bool
@@ -106,15 +107,16 @@ class Gate:
                 )
             if (np.asarray(mixture.weights) > 0).sum() == 1:
                 return None, merged
-            mixture = merge_nearest(mixture, int(small[counts[small].argmin()]), feasible)
+            mixture = merge_nearest(mixture, int(small[first_least(counts[small])]), feasible)
             merged += 1
 
 
 def merge_nearest(mixture: Mixture, small: int, feasible: FeasibleSet) -> Mixture:
     """Component `small` merged into the one nearest to it; its place becomes empty."""
     squared = component_discrepancies(mixture)[small]
+    largest = squared.max()
     squared[(np.asarray(mixture.weights) <= 0) | (np.arange(len(squared)) == small)] = np.inf
-    into = int(squared.argmin())
+    into = int(first_least(squared, scale=largest))
     weights, means, covariances = (np.array(part) for part in mixture.parts)
     pair = [small, into]
     share = weights[pair] / weights[pair].sum()

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedmixtures.engine.cache import compilation_cache
+from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.node.accounts import Account, BudgetSpent, Releases
 from fedmixtures.federation.node.gate import GateRefusal, Support

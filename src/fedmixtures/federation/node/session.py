@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import Group, node_group
+from fedmixtures.engine.layout.blocks import Group, node_group
+from fedmixtures.engine.run import rounds
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.gate import Support
 from fedmixtures.federation.node.ledger import Ledger
@@ -31,9 +31,9 @@ from fedmixtures.federation.wire.message import (
     decode_message,
     encode_message,
 )
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.base import Inbox
 from fedmixtures.methods.gtvmin import GTVMin
-from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 

@@ -9,15 +9,23 @@ import jax.random as jr
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, NodeKeys, PerSlot
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram, NodeRows, Outgoing
-from fedmixtures.methods.gtvmin import squared_distance
-from fedmixtures.methods.pooling import counts, shown
+from fedmixtures.methods.base import (
+    Inbox,
+    Info,
+    Keys,
+    NodeProgram,
+    NodeRows,
+    Outgoing,
+    counts,
+    shown,
+    squared_distance,
+)
 from fedmixtures.methods.trust_then_pool import local, pool
 from fedmixtures.methods.trust_then_pool.messages import Scalars, received_in
 from fedmixtures.methods.trust_then_pool.moments import as_letter, moments
 from fedmixtures.methods.trust_then_pool.personal import personal_weights, safeguarded
 from fedmixtures.methods.trust_then_pool.phases import ROUNDS, nodes_first
-from fedmixtures.methods.trust_then_pool.schedule import Kind, kind_of
+from fedmixtures.methods.trust_then_pool.schedule import OPENING, Kind, kind_of
 from fedmixtures.methods.trust_then_pool.scores import log_densities
 from fedmixtures.methods.trust_then_pool.settings import FitSettings, Settings
 from fedmixtures.methods.trust_then_pool.state import Alone, Fits, Neighbours, State
@@ -177,6 +185,11 @@ class TrustThenPool(NodeProgram):
     def descends(self) -> bool:
         """Pooling may cost a node likelihood on its own rows; only NaN is a failure."""
         return False
+
+    @property
+    def opening_rounds(self) -> int:
+        """Mixtures rest while nodes find out whom to trust; a round of pooling must follow."""
+        return len(OPENING) + self.agree_rounds + 1
 
     @property
     def _settings(self) -> Settings:
