@@ -92,6 +92,8 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     """The model of a file that was written whole; anything may be raised for others."""
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
+    if header["format"] != FORMAT:
+        raise ValueError(f"format {header['format']!r}")
     model = NetworkGaussianMixture(**_params(header["params"]))
     labels = tuple(decode(header["labels"], {}))
     network = Network(labels, arrays["source"], arrays["target"], arrays["edge_weight"])
