@@ -10,9 +10,9 @@ from benchmarks.problems import ALPHA, BANDWIDTHS, BOUNDS, KL_SAMPLES, Problem
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.engine.options import Options
+from fedmixtures.engine.run import rounds
 from fedmixtures.engine.solve import solve
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.mixture import Mixture

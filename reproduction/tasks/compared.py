@@ -10,10 +10,9 @@ import numpy as np
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import Status
 from fedmixtures.init.kmeans import node_seed
-from fedmixtures.methods.base import NodeProgram
-from fedmixtures.methods.centralized import Centralized
-from fedmixtures.methods.em_fits import EMFits, Task
-from fedmixtures.methods.method import Method
+from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.compared.baselines import Centralized
+from fedmixtures.methods.compared.em_fits import EMFits, Task
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.metrics.centroids import centroid_error
 from fedmixtures.mixture.em import ShapePrior

@@ -15,14 +15,13 @@ from fedmixtures.data.synthetic import Scenario
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.options import Options
+from fedmixtures.engine.run.watch import FAR
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status
 from fedmixtures.engine.solve import solve
-from fedmixtures.engine.watch import FAR
 from fedmixtures.estimators.resolve import METHODS
-from fedmixtures.methods.base import NodeProgram
+from fedmixtures.kernels.compiling import jit_in_order
+from fedmixtures.methods.base import Method, NodeProgram
 from fedmixtures.methods.gtvmin import GTVMin
-from fedmixtures.methods.method import Method
-from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double

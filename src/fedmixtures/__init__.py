@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fedmixtures.engine.solution import Certificate as Certificate
     from fedmixtures.engine.solution import FitWarning as FitWarning
     from fedmixtures.engine.solution import History as History
+    from fedmixtures.engine.solution import Solution as Solution
+    from fedmixtures.engine.solve import solve as solve
     from fedmixtures.estimators.convert import from_sklearn as from_sklearn
     from fedmixtures.estimators.convert import to_sklearn as to_sklearn
     from fedmixtures.estimators.network_mixture import (
@@ -28,15 +30,15 @@ if TYPE_CHECKING:
     from fedmixtures.graph.generate import stochastic_blocks as stochastic_blocks
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
-    from fedmixtures.methods.centralized import Centralized as Centralized
-    from fedmixtures.methods.consensus_em import ConsensusEM as ConsensusEM
-    from fedmixtures.methods.fedem import FedEM as FedEM
-    from fedmixtures.methods.fedgengmm import FedGenGMM as FedGenGMM
-    from fedmixtures.methods.fedgrem import FedGrEM as FedGrEM
-    from fedmixtures.methods.fedkmeans import FedKMeans as FedKMeans
+    from fedmixtures.methods.compared.baselines import Centralized as Centralized
+    from fedmixtures.methods.compared.baselines import Local as Local
+    from fedmixtures.methods.compared.consensus_em import ConsensusEM as ConsensusEM
+    from fedmixtures.methods.compared.fedem import FedEM as FedEM
+    from fedmixtures.methods.compared.fedgengmm import FedGenGMM as FedGenGMM
+    from fedmixtures.methods.compared.fedgrem import FedGrEM as FedGrEM
+    from fedmixtures.methods.compared.fedkmeans import FedKMeans as FedKMeans
+    from fedmixtures.methods.compared.ifca import IFCA as IFCA
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
-    from fedmixtures.methods.ifca import IFCA as IFCA
-    from fedmixtures.methods.local import Local as Local
     from fedmixtures.methods.trust_then_pool import TrustThenPool as TrustThenPool
     from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
@@ -52,6 +54,8 @@ _HOMES = {
     "Certificate": "engine.solution",
     "FitWarning": "engine.solution",
     "History": "engine.solution",
+    "Solution": "engine.solution",
+    "solve": "engine.solve",
     "from_sklearn": "estimators.convert",
     "to_sklearn": "estimators.convert",
     "NetworkGaussianMixture": "estimators.network_mixture",
@@ -63,14 +67,14 @@ _HOMES = {
     "stochastic_blocks": "graph.generate",
     "KMeansStart": "init.kmeans",
     "GTVMin": "methods.gtvmin",
-    "Local": "methods.local",
-    "Centralized": "methods.centralized",
-    "FedKMeans": "methods.fedkmeans",
-    "FedEM": "methods.fedem",
-    "IFCA": "methods.ifca",
-    "ConsensusEM": "methods.consensus_em",
-    "FedGrEM": "methods.fedgrem",
-    "FedGenGMM": "methods.fedgengmm",
+    "Local": "methods.compared.baselines",
+    "Centralized": "methods.compared.baselines",
+    "FedKMeans": "methods.compared.fedkmeans",
+    "FedEM": "methods.compared.fedem",
+    "IFCA": "methods.compared.ifca",
+    "ConsensusEM": "methods.compared.consensus_em",
+    "FedGrEM": "methods.compared.fedgrem",
+    "FedGenGMM": "methods.compared.fedgengmm",
     "TrustThenPool": "methods.trust_then_pool",
     "ShapePrior": "mixture.em",
     "FeasibleSet": "mixture.feasible",

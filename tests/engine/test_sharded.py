@@ -11,9 +11,9 @@ import pytest
 
 from fedmixtures import KL, MMD, Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import blocks
+from fedmixtures.engine.layout import blocks
+from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.shards import build_sharded_layout
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
 from fedmixtures.graph.parts import cut_into_parts, n_cut_edges

@@ -12,7 +12,7 @@ import pytest
 from federated import WIDE_OPEN, Sites, a_job, log_lines, record, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.synthetic import shifted_blocks
-from fedmixtures.engine.blocks import node_group
+from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.federation.in_process import NodeRefused, ask
 from fedmixtures.federation.node.gate import (
     Gate,

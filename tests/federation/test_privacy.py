@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from federated import Sites, a_job, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.engine.blocks import node_group
+from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.federation.in_process import Exchange, NodeRefused, ask
 from fedmixtures.federation.node.ledger import BudgetSpent, Ledger, noise_for, spent
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start

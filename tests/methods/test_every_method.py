@@ -22,8 +22,7 @@ from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import METHODS, resolve_method
 from fedmixtures.graph.generate import complete, ring
-from fedmixtures.methods.base import HubProgram, NodeProgram
-from fedmixtures.methods.one_shot import OneShot
+from fedmixtures.methods.base import HubProgram, NodeProgram, OneShot
 
 NAMES = ["local", "centralized", "fedkmeans", "fedgrem", "consensus-em", "fedem", "fedgengmm"]
 EVERY = [

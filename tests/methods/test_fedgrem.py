@@ -5,7 +5,7 @@ from scipy.optimize import minimize
 
 from em_oracle import loss, matched, moments, sklearn_em
 from fedmixtures import FedGrEM, KMeansStart, Mixture, NetworkGaussianMixture
-from fedmixtures.methods.fedgrem import shrunk
+from fedmixtures.methods.compared.fedgrem import shrunk
 from fedmixtures.mixture.precision import double
 
 

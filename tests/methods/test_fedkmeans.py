@@ -8,9 +8,8 @@ from fedmixtures import FedKMeans, KMeansStart, NetworkGaussianMixture
 from fedmixtures.data import homogeneous
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.generate import complete
-from fedmixtures.methods.base import NodeRows
-from fedmixtures.methods.fedkmeans import lloyd
-from fedmixtures.methods.method import Meeting
+from fedmixtures.methods.base import Meeting, NodeRows
+from fedmixtures.methods.compared.fedkmeans import lloyd
 from fedmixtures.metrics import centroid_error
 from fedmixtures.mixture.precision import double
 

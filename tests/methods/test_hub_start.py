@@ -3,8 +3,8 @@ from itertools import permutations, product
 import numpy as np
 
 from fedmixtures import Mixture
-from fedmixtures.methods.hub_start import aligned_start, clustered_start
-from fedmixtures.methods.method import Meeting
+from fedmixtures.methods.base import Meeting
+from fedmixtures.methods.compared.pooling import aligned_start, clustered_start
 from helpers import stack
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedmixtures._types import Device
-from fedmixtures.engine.checkpoint import Checkpoint
+from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.mixture.mixture import Mixture
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._types import Label
+from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -117,16 +118,20 @@ class Traffic:
     """How many bytes left each node, and to whom they went, as counted by the engine."""
 
     message_bytes: int
-    """Size of one message to one recipient in a round."""
+    """Size of one message to one recipient in a round; of a conversation, whose messages differ,
+    what the busiest node sends in a round on average."""
     sent: dict[Label, int]
     """Bytes each node sent in the whole run."""
     recipients: str = "neighbours"
-    """Who received them: ``"neighbours"``, ``"hub"`` (it sees everything sent) or ``"nobody"``."""
+    """Who received them: ``"neighbours"``, ``"neighbours and sums"``, ``"hub"`` (it sees everything
+    sent) or ``"nobody"``."""
     n_rounds: int = 0
     setup: dict[Label, int] = field(default_factory=dict)
     """The part each node sent before the first round; empty if none."""
     received: dict[Label, int] = field(default_factory=dict)
     """Bytes the hub sent to each node in the whole run; empty where there is no hub."""
+    kinds: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of a conversation: requests and bytes sent by all nodes, by kind of request."""
     simulated: bool = True
     """Whether bytes were only counted, all nodes being in one process."""
 
@@ -174,6 +179,8 @@ class Solution:
     """How the network was spread over several devices."""
     converged: bool = False
     """Whether no node's parameters changed by more than `Options.tol` in the last round."""
+    levels: Levels | None = None
+    """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

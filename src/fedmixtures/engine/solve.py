@@ -12,21 +12,26 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import Layout, build_layout
-from fedmixtures.engine.cache import compilation_cache
-from fedmixtures.engine.carriers import carrier_of
-from fedmixtures.engine.checkpoint import Checkpoint, fingerprint
-from fedmixtures.engine.hosts import on_host
-from fedmixtures.engine.one_shot import fit_once
+from fedmixtures.engine.layout.blocks import Layout, build_layout, on_host
+from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.shards import build_sharded_layout
+from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run.cache import compilation_cache
+from fedmixtures.engine.run.carriers import carrier_of
+from fedmixtures.engine.run.checkpoint import Checkpoint, fingerprint
+from fedmixtures.engine.run.one_shot import fit_by_conversation, fit_once
+from fedmixtures.engine.run.watch import Trace, Trouble
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
-from fedmixtures.engine.watch import Trace, Trouble
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info
-from fedmixtures.methods.method import Meeting, Method, Prepared
-from fedmixtures.methods.one_shot import OneShot
+from fedmixtures.methods.base import (
+    Conversation,
+    HubProgram,
+    Info,
+    Meeting,
+    Method,
+    OneShot,
+    Prepared,
+)
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
 
@@ -42,18 +47,28 @@ def solve(
     method: Method,
     data: NodeData,
     network: Network,
-    theta: Mixture | None,
-    options: Options,
-    n_components: Sequence[int] | None = None,
+    theta: Mixture | None = None,
+    options: Options | None = None,
+    n_components: int | Sequence[int] | None = None,
 ) -> Solution:
     """Run `method` on these nodes from the starting mixtures `theta` (stacked, NumPy).
 
     A method without rounds may do without a start, but must be told `n_components` of each node.
     """
-    program = method.program()
-    if isinstance(program, OneShot):
+    program, options = method.program(), options or Options()
+    if isinstance(n_components, int):
+        n_components = [n_components] * data.n_nodes
+    if isinstance(program, OneShot | Conversation):
+        if n_components is None:
+            raise ValueError(
+                f"`n_components` is missing: {type(method).__name__} makes its own starts. "
+                "Give the number of components of each node."
+            )
         with compilation_cache():
-            return fit_once(program, data, n_components, theta, options.seed)
+            if isinstance(program, OneShot):
+                return fit_once(program, data, n_components, theta, options.seed)
+            given = network, n_components, theta
+            return fit_by_conversation(program, data, *given, options.seed, options.dtype)
     if isinstance(program, HubProgram):  # who neighbours whom plays no part
         nobody = np.zeros(0, dtype=np.int64)
         network = Network(data.labels, nobody, nobody, np.zeros(0))

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.methods.centralized import Centralized
-from fedmixtures.methods.local import Local
-from fedmixtures.methods.method import Method
+from fedmixtures.methods.base import Method
+from fedmixtures.methods.compared.baselines import Centralized, Local
 from fedmixtures.mixture.em import ShapePrior
 
 SMALLEST_RIDGE = 1e-3

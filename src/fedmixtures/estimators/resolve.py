@@ -15,22 +15,21 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine.cache import compilation_cache
+from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
-from fedmixtures.methods.centralized import Centralized
-from fedmixtures.methods.consensus_em import ConsensusEM
-from fedmixtures.methods.fedem import FedEM
-from fedmixtures.methods.fedgengmm import FedGenGMM
-from fedmixtures.methods.fedgrem import FedGrEM
-from fedmixtures.methods.fedkmeans import FedKMeans
+from fedmixtures.methods.base import Method
+from fedmixtures.methods.compared.baselines import Centralized, Local
+from fedmixtures.methods.compared.consensus_em import ConsensusEM
+from fedmixtures.methods.compared.fedem import FedEM
+from fedmixtures.methods.compared.fedgengmm import FedGenGMM
+from fedmixtures.methods.compared.fedgrem import FedGrEM
+from fedmixtures.methods.compared.fedkmeans import FedKMeans
+from fedmixtures.methods.compared.ifca import IFCA
 from fedmixtures.methods.gtvmin import GTVMin
-from fedmixtures.methods.ifca import IFCA
-from fedmixtures.methods.local import Local
-from fedmixtures.methods.method import Method
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.mixture.feasible import FeasibleSet

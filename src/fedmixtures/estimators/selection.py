@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.local import Local
+from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.metrics.likelihood import node_means
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -109,7 +110,7 @@ def select_alpha(
         tried.append(waiting.pop(0))
         means = node_means(held_out(tried[-1])[scored], nodes[scored])
         rows.append(np.array(list(means.values())))
-        best = int(np.argmax([row.mean() for row in rows]))
+        best = first_greatest(np.array([row.mean() for row in rows]), scale=1.0)
         if not waiting and best == len(tried) - 1 and more:
             waiting.append(more.pop(0))
     table = np.array(rows)
@@ -182,12 +183,13 @@ def select_components(
         counts = data.counts[enough]
         sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(counts)[:-1]]))
         bic[enough, c] = -2 * sums + (k * (1 + d + d * (d + 1) / 2) - 1) * np.log(counts)
-    chosen = np.array(candidates)[bic.argmin(1)]
+    chosen = np.array(candidates)[first_least(bic, scale=data.counts)]
     if not _may_differ(resolve.resolve_method(method), data, network):
         allowed = np.isfinite(bic).all(0)
         if not allowed.any():
             raise ValueError("`candidates` holds no number that every node has rows for.")
-        chosen[:] = candidates[int(np.where(allowed, bic.sum(0), np.inf).argmin())]
+        total = np.where(allowed, bic.sum(0), np.inf)
+        chosen[:] = candidates[first_least(total, scale=len(X))]
     return ComponentSelection(
         dict(zip(data.labels, chosen.tolist(), strict=True)), tuple(candidates), bic
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedmixtures.engine.checkpoint import Checkpoint
+from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.io.arrays import read_arrays, write_arrays
 
 

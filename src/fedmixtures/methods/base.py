@@ -7,14 +7,120 @@ federation is a block of one, a simulation runs blocks of hundreds, with the sam
 from __future__ import annotations
 
 import abc
-from typing import Any
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
-from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot, SlotKeys
-from fedmixtures.methods.method import Method
+from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
+from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.graph.network import Network
 from fedmixtures.mixture.mixture import Mixture
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What is known about the nodes before the first round."""
+
+    labels: tuple[Label, ...]
+    rows: np.ndarray
+    """Sum of the sample weights of each node."""
+    degree: np.ndarray
+    """Neighbours of each node."""
+    seed: int
+
+    @property
+    def order(self) -> np.ndarray:
+        """Nodes in an order that depends on their labels alone."""
+        return np.argsort([label_hash(label) for label in self.labels], kind="stable")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What nodes begin with once they (or their hub) have agreed on it."""
+
+    theta: Mixture
+    """Starting mixtures of all nodes, stacked, NumPy."""
+    shared: Any = None
+    """Arrays the hub sends to every node before the first round."""
+    hub_state: Any = None
+    """Arrays the hub keeps."""
+    sent: np.ndarray | int = 0
+    """Numbers (8 bytes each in float64) each node sent to get there."""
+    received: np.ndarray | int = 0
+    """Numbers the hub sent to each node."""
+
+
+class Method(eqx.Module):
+    """A way to fit all nodes' mixtures: a node program, a hub program or a one-shot method."""
+
+    has_likelihood: ClassVar[bool] = True
+    """Whether the mixtures are densities to be scored; false for hard clustering."""
+    moves_rows: ClassVar[bool] = False
+    """Whether rows leave their nodes."""
+
+    def program(self) -> Method:
+        """What an engine runs: the method itself, unless an option chooses among programs."""
+        return self
+
+    def check(self, n_components: Sequence[int], network: Network) -> None:
+        """Refuse what cannot work, before any work is done."""
+        del n_components, network
+
+    def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
+        """The same method with what it takes from the rows before it begins; by default nothing."""
+        del data, n_components
+        return self
+
+    @property
+    def opening_rounds(self) -> int:
+        """Rounds before which standing still says nothing about convergence."""
+        return 0
+
+    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+        """What nodes settle before the first round; by default nothing, and nothing is sent."""
+        del meeting
+        return Prepared(theta)
+
+    @property
+    def needs_start(self) -> bool:
+        """Whether nodes begin from the starting mixtures of the estimator's `init`."""
+        return True
+
+    @property
+    def pull_share(self) -> float:
+        """Share of all pulls in the objective: a half where edges count from both ends."""
+        return 1.0
+
+    @property
+    def rate(self) -> float | None:
+        """Step size of a gradient method; None for others and where the engine finds it."""
+        return None
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the engine is to find a step size that lowers the objective."""
+        return False
+
+    @property
+    def descends(self) -> bool:
+        """Whether an objective far above its start means that the run has gone wrong."""
+        return True
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether Proposition 1 speaks about this program."""
+        return False
+
+    def remedy(self, weighted_degree: float) -> str:
+        """What to change if the run diverges at a node of this weighted degree."""
+        del weighted_degree
+        return "Look at the rows of that node."
 
 
 class NodeRows(eqx.Module):
@@ -131,3 +237,180 @@ class HubProgram(Method):
     @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
         """The nodes' mixtures; nothing is sent."""
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """What a method has to tell of a run beside the mixtures: named arrays, by node and by edge."""
+
+    nodes: dict[str, np.ndarray]
+    """(nodes, ...) in the order of the labels."""
+    edges: dict[str, np.ndarray] = field(default_factory=dict)
+    """(edges, 2, ...) in the order of the network: the view of the source, then of the target."""
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    r"""Several densities per node and how much each counts: $p_i(x) = \sum_l w_{il} p_{il}(x)$."""
+
+    names: tuple[str, ...]
+    theta: Mixture
+    """Stacked (levels, nodes, ...), NumPy."""
+    weights: np.ndarray
+    """(nodes, levels), each line sums to one."""
+    evidence: np.ndarray
+    """(nodes, levels) mean log-density of own rows under each level, fitted without them."""
+    clusters: np.ndarray
+    """(nodes,) the level that clusters are read from."""
+    prequential: np.ndarray
+    """(nodes, 1 + levels) total log-loss of own rows, each foretold from the rows before it: of the
+    weighed levels, then of each level alone. The first is at most any other plus ``ln(levels)``."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method without rounds hands back."""
+
+    theta: Mixture
+    """Stack of the nodes' mixtures, NumPy."""
+    message: str = ""
+    """What the user should know: turned into a warning."""
+    nodes: dict[str, np.ndarray] = field(default_factory=dict)
+    """For the account: arrays (nodes, ...)."""
+    edges: dict[str, np.ndarray] = field(default_factory=dict)
+    """For the account: arrays (edges, ...) in the order of the block, of a conversation."""
+    levels: Levels | None = None
+    """Where a node's density is a weighed sum of several; `theta` is then what clusters."""
+    sent: np.ndarray | int = 0
+    """Numbers each node sent to a hub (8 bytes each); a conversation is counted by its engine."""
+    received: np.ndarray | int = 0
+    """Numbers the hub sent to each node."""
+
+
+class OneShot(Method):
+    """All nodes are fitted at once; `n_rounds` plays no part."""
+
+    @property
+    @abc.abstractmethod
+    def recipients(self) -> Literal["hub", "nobody"]:
+        """Who receives what nodes send."""
+
+    @abc.abstractmethod
+    def fit(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Outcome:
+        """Fit the nodes' mixtures; `theta` holds starting mixtures where the user gave some."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The nodes that one process runs a conversation for: all of them, or a single silo's one.
+
+    Nodes are listed by position, their neighbours as directed edges: sorted by receiver, then by
+    the hash of the sender's label, so that no number depends on the order in which nodes came.
+    """
+
+    data: NodeData
+    """Rows, row weights and labels of these nodes; ``data.of(i)`` are those of one."""
+    n_components: np.ndarray
+    """(nodes,)"""
+    seed: int
+    dtype: str
+    start: Mixture | None
+    """Starting mixtures, where the user gave some."""
+    line: np.ndarray
+    """(nodes,) where each node's own message stands in the reply to a `Broadcast`."""
+    receiver: np.ndarray
+    """(edges,) the node that hears."""
+    sender: np.ndarray
+    """(edges,) the line of the node that is heard, in the reply to a `Broadcast`."""
+    weight: np.ndarray
+    """(edges,) positive."""
+    neighbour: np.ndarray
+    """(edges,) `label_hash` of the node that is heard."""
+    reverse: np.ndarray
+    """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """One message to all neighbours. Reply: a table (lines, ...), own messages among them.
+
+    ``table[block.sender]`` is what was heard over every edge, ``table[block.line]`` what was sent.
+    """
+
+    message: Any
+    """Pytree of arrays (nodes, ...)."""
+
+
+@dataclass(frozen=True)
+class PerNeighbour:
+    """A message to each neighbour. Reply: what came over every edge, (edges, ...)."""
+
+    message: Any
+    """Pytree of arrays (edges, ...): over edge e to the sender of e, who hears it from there."""
+
+
+class Groups(NamedTuple):
+    """Which nodes belong together; each (nodes,) int64."""
+
+    label: np.ndarray
+    """A number that all nodes of a group share, made from their labels and not from positions."""
+    size: np.ndarray
+    """How many they are."""
+    rank: np.ndarray
+    """Place of the node in its group: most live edges first, then by the hash of its label."""
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Find the groups that are connected by edges live from both ends. Reply: `Groups`."""
+
+    live: np.ndarray
+    """(edges,) bool."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Totals over groups. Reply: the total of each node's own group, (nodes, ...)."""
+
+    share: Any
+    """Pytree of arrays (nodes, ...)."""
+    group: np.ndarray | None = None
+    """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
+
+
+Request = Broadcast | PerNeighbour | Connect | Sum
+
+
+class Conversation(Method):
+    """A program that is written from top to bottom: it asks, and goes on when it has the reply.
+
+    Every process runs the same generator on its own block: a simulation one for all nodes, a silo
+    one for its node. Whoever drives it carries the messages, so that what leaves a node is what is
+    yielded and nothing else. To go on after a crash a silo runs the generator again on the replies
+    it has kept: `run` has to be deterministic, given block and replies. All nodes make the same
+    requests in the same order, so that conditions for a further request must be known to all
+    (totals over everybody, say).
+    """
+
+    @abc.abstractmethod
+    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
+        """Yield requests, get replies, return the outcome."""
+
+
+def counts(data: NodeRows) -> RowWeights:
+    """Row weights that sum to the rows of each node."""
+    return data.row_weights * data.total_weight[:, None]
+
+
+def shown(fit: PerNode, moved: PerNode) -> Info:
+    """What a round of a method without pull and bounds shows."""
+    nothing = jnp.zeros_like(fit)
+    return Info(fit, nothing, moved, nothing)
+
+
+def squared_distance(a: Mixture, b: Mixture) -> PerNode:
+    """Squared Euclidean distance of the stacked parameters of each node, as they stand."""
+    squares = jax.tree.map(lambda x, y: jnp.square(x - y).reshape(len(x), -1).sum(-1), a, b)
+    return squares.weights + squares.means + squares.covariances

@@ -9,8 +9,8 @@ import pytest
 from fedmixtures import Network, NetworkGaussianMixture, TrustThenPool, load
 from fedmixtures.data import homogeneous, shifted_blocks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import build_layout
+from fedmixtures.engine.layout.blocks import build_layout
+from fedmixtures.engine.run import rounds
 from fedmixtures.graph.generate import complete
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Outgoing

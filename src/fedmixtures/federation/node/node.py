@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.engine.cache import compilation_cache
+from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.gate import GateRefusal
 from fedmixtures.federation.node.ledger import BudgetSpent, Ledger

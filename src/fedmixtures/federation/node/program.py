@@ -14,9 +14,8 @@ from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.codec import decode, encode
-from fedmixtures.methods.base import NodeProgram
+from fedmixtures.methods.base import Method, NodeProgram
 from fedmixtures.methods.gtvmin import GTVMin
-from fedmixtures.methods.method import Method
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures.engine import rounds
-from fedmixtures.engine.blocks import node_group
+from fedmixtures.engine.layout.blocks import node_group
+from fedmixtures.engine.run import rounds
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node import stepping
 from fedmixtures.federation.node.gate import Gate

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmixtures._types import NodeKeys
-from fedmixtures.methods.base import NodeRows
-from fedmixtures.methods.pooling import counts
+from fedmixtures.methods.base import NodeRows, counts
 from fedmixtures.methods.trust_then_pool import agree, evidence, local, pool, refit, trust
 from fedmixtures.methods.trust_then_pool.messages import Received, mixtures_in
 from fedmixtures.methods.trust_then_pool.moments import like, maximised

@@ -9,9 +9,17 @@ import jax.random as jr
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, NodeKeys, PerSlot
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram, NodeRows, Outgoing
-from fedmixtures.methods.gtvmin import squared_distance
-from fedmixtures.methods.pooling import counts, shown
+from fedmixtures.methods.base import (
+    Inbox,
+    Info,
+    Keys,
+    NodeProgram,
+    NodeRows,
+    Outgoing,
+    counts,
+    shown,
+    squared_distance,
+)
 from fedmixtures.methods.trust_then_pool import local, pool
 from fedmixtures.methods.trust_then_pool.messages import Scalars, received_in
 from fedmixtures.methods.trust_then_pool.moments import as_letter, moments

@@ -1,0 +1,1 @@
+"""Where nodes, rows and neighbours stand in arrays."""

@@ -1,0 +1,1 @@
+"""How rounds are run: who carries the messages, what is recorded, where to go on."""

@@ -1,0 +1,172 @@
+"""The in-process engine of conversations: one block of all nodes, messages by index.
+
+How requests are counted. A broadcast or a message per neighbour: its bytes to every neighbour, one
+round. A sum: as through someone who adds, each node's share there and the total back, one round;
+a group of one sends nothing. Groups: one byte to every neighbour in a first round (live or not),
+then the smallest label floods every group, 8 bytes over each live edge and from both ends, in as
+many rounds as the farthest node needs; then the sizes as a sum of 8 bytes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, dijkstra
+
+from fedmixtures.engine.run.accounts import by_edge
+from fedmixtures.engine.solution import Traffic
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import (
+    Account,
+    Block,
+    Broadcast,
+    Connect,
+    Conversation,
+    Groups,
+    Outcome,
+    PerNeighbour,
+    Request,
+    Sum,
+)
+
+LABEL_BYTES = 8
+
+
+def converse(conversation: Conversation, block: Block, reply: Callable[[Request], Any]) -> Outcome:
+    """Run a conversation to its end; `reply` answers its requests."""
+    generator = conversation.run(block)
+    answer = None
+    while True:
+        try:
+            request = generator.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = reply(request)
+
+
+@dataclass
+class InProcess:
+    """Answers the requests of a block that holds all nodes, and counts what would be sent."""
+
+    block: Block
+    rounds: int = 0
+    sent: np.ndarray = field(init=False)
+    """Bytes of each node."""
+    received: np.ndarray = field(init=False)
+    """Bytes of totals that came back to each node."""
+    kinds: dict[str, dict[str, int]] = field(init=False)
+    """Requests and bytes sent by all nodes, by kind of request."""
+
+    def __post_init__(self):
+        self.sent, self.received = np.zeros((2, self.block.data.n_nodes), dtype=np.int64)
+        self.kinds = defaultdict(lambda: {"requests": 0, "bytes": 0})
+
+    def __call__(self, request: Any) -> Any:
+        """Carry one request."""
+        match request:
+            case Broadcast(message):
+                return self._broadcast(message)
+            case PerNeighbour(message):
+                return self._per_neighbour(message)
+            case Connect(live):
+                return self._connect(np.asarray(live, dtype=bool))
+            case Sum(share, group):
+                return self._sum(share, group)
+        raise TypeError(
+            f"a conversation yielded {request!r}. Yield Broadcast, PerNeighbour, Connect or Sum."
+        )
+
+    def _broadcast(self, message: Any) -> Any:
+        self._count("broadcast", _bytes(message) * self._degree)
+        return message
+
+    def _per_neighbour(self, message: Any) -> Any:
+        self._count("per neighbour", _bytes(message) * self._degree)
+        return jax.tree.map(lambda part: np.asarray(part)[self.block.reverse], message)
+
+    def _connect(self, live: np.ndarray) -> Groups:
+        block, n = self.block, self.block.data.n_nodes
+        both = live & live[block.reverse]
+        ends = block.receiver[both], block.sender[both]
+        graph = csr_array((np.ones(len(ends[0])), ends), (n, n))
+        _, component = connected_components(graph, directed=False)
+        hashes, degree = block.data.label_hashes, np.bincount(ends[0], minlength=n)
+        order = np.lexsort((hashes, component))
+        first = np.flatnonzero(np.diff(component[order], prepend=-1))
+        roots, sizes = order[first], np.bincount(component)
+        away = dijkstra(graph, directed=False, indices=roots, unweighted=True, min_only=True)
+        depth = int(away.max(initial=0))
+        flood = depth * LABEL_BYTES * degree
+        back = LABEL_BYTES * (sizes[component] > 1)
+        self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
+        label = (hashes[roots] >> np.uint64(1)).astype(np.int64)  # without a sign
+        rank = np.empty(n, dtype=np.int64)
+        rank[np.lexsort((hashes, -degree, component))] = np.arange(n)
+        return Groups(label[component], sizes[component], rank - first[component])
+
+    @cached_property
+    def _degree(self) -> np.ndarray:
+        return np.bincount(self.block.receiver, minlength=self.block.data.n_nodes)
+
+    def _sum(self, share: Any, group: np.ndarray | None) -> Any:
+        """Totals of groups, members added up in the order of the hashes of their labels."""
+        n = self.block.data.n_nodes
+        group = np.zeros(n, dtype=np.int64) if group is None else np.asarray(group)
+        order = np.lexsort((self.block.data.label_hashes, group))
+        new = np.diff(group[order], prepend=group[order[:1]] - 1) != 0
+        first, number = np.flatnonzero(new), np.empty(n, dtype=np.int64)
+        number[order] = np.cumsum(new) - 1
+
+        def total(part: Any) -> np.ndarray:
+            part = np.asarray(part)
+            exact = np.float64 if part.dtype.kind == "f" else np.int64
+            sums = np.add.reduceat(part[order], first, axis=0, dtype=exact)
+            return sums.astype(part.dtype if part.dtype.kind != "b" else exact)[number]
+
+        size = _bytes(share) * (np.bincount(number)[number] > 1)
+        self._count("sum", size, size)
+        return jax.tree.map(total, share)
+
+    def _count(
+        self, kind: str, sent: np.ndarray, received: np.ndarray | int = 0, rounds: int = 1
+    ) -> None:
+        self.rounds += rounds
+        self.sent += sent
+        self.received += received
+        self.kinds[kind]["requests"] += 1
+        self.kinds[kind]["bytes"] += int(sent.sum())
+
+    def traffic(self) -> Traffic:
+        """All that was counted."""
+        by_label = lambda values: dict(zip(self.block.data.labels, values.tolist(), strict=True))
+        to = "neighbours and sums" if "sum" in self.kinds else "neighbours"
+        return Traffic(
+            int(self.sent.max(initial=0)) // max(self.rounds, 1),
+            by_label(self.sent),
+            to,
+            self.rounds,
+            received=by_label(self.received),
+            kinds=dict(self.kinds),
+        )
+
+
+def account_of_block(outcome: Outcome, block: Block, network: Network) -> Account | None:
+    """What the outcome tells, by node and by edge; None if nothing."""
+    if not (outcome.nodes or outcome.edges):
+        return None
+    values = {name: np.asarray(of) for name, of in outcome.edges.items()}
+    nodes = {name: np.asarray(of) for name, of in outcome.nodes.items()}
+    return Account(nodes, by_edge(values, block.receiver, block.sender, network))
+
+
+def _bytes(message: Any) -> int:
+    """Bytes of the message of one node, or over one edge."""
+    parts = [np.asarray(part) for part in jax.tree.leaves(message)]
+    return sum(int(np.prod(part.shape[1:])) * part.dtype.itemsize for part in parts)

@@ -1,0 +1,80 @@
+"""The in-process engine for programs with a hub: the same calls as `rounds`, another exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedmixtures.engine.run.rounds import Groups, over_blocks, repeated, table, tree_bytes
+from fedmixtures.kernels.compiling import jit_in_order
+from fedmixtures.methods.base import HubProgram, Info
+from fedmixtures.mixture.mixture import Mixture
+
+HubStates = tuple[tuple[Any, ...], Any]
+"""The states of the nodes, group by group, and the hub's own."""
+
+
+@jit_in_order
+def start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_state: Any):
+    """States before the first round."""
+    states = tuple(
+        over_blocks(lambda theta, data: program.start(theta, shared, data), theta, group.data)
+        for group, theta in zip(groups, thetas, strict=True)
+    )
+    return states, jax.tree.map(jnp.asarray, hub_state)
+
+
+@jit_in_order
+def run_rounds(
+    program: HubProgram,
+    groups: Groups,
+    states: HubStates,
+    first: jax.Array,
+    n_rounds: jax.Array,
+    capacity: int,
+) -> tuple[HubStates, tuple[Info, ...]]:
+    """As `rounds.run_rounds`; nothing here is random, so the number of a round plays no part."""
+    one_round = lambda states, t: _round(program, groups, states)
+    return repeated(one_round, groups, states, first, n_rounds, capacity)
+
+
+@jit_in_order
+def results(program: HubProgram, groups: Groups, states: HubStates) -> tuple[Mixture, ...]:
+    """The nodes' mixtures."""
+    return tuple(
+        over_blocks(program.result, state, group.data)
+        for group, state in zip(groups, states[0], strict=True)
+    )
+
+
+def _round(program: HubProgram, groups: Groups, states: HubStates):
+    """All nodes to the hub, the hub to all nodes."""
+    nodes, hub_state = states
+    uploads = [
+        over_blocks(program.upload, state, group.data)
+        for state, group in zip(nodes, groups, strict=True)
+    ]
+    messages = table([message for message, _ in uploads], axes=2)
+    rows = table([group.data.total_weight for group in groups], axes=2)
+    reply, hub_state = program.hub(messages, rows, hub_state)
+
+    def receive(state, kept, data):
+        return program.step(state, kept, reply, data)
+
+    stepped = [
+        over_blocks(receive, state, kept, group.data)
+        for state, (_, kept), group in zip(nodes, uploads, groups, strict=True)
+    ]
+    after = tuple(state for state, _ in stepped), hub_state
+    return after, tuple(info for _, info in stepped)
+
+
+def message_bytes(program: HubProgram, groups: Groups, states: HubStates) -> tuple[int, int]:
+    """Bytes of what one node sends in a round, and of the hub's reply to it."""
+    first = lambda tree: jax.tree.map(lambda part: part[0], tree)
+    state, data = first(states[0][0]), first(groups[0].data)
+    message, _ = jax.eval_shape(program.upload, state, data)
+    reply, _ = jax.eval_shape(program.hub, message, data.total_weight, states[1])
+    return tree_bytes(message) // len(data.total_weight), tree_bytes(reply)

@@ -1,0 +1,90 @@
+"""Run a method without rounds: all at once, or a conversation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.layout.blocks import conversation_block
+from fedmixtures.engine.run.conversation import InProcess, account_of_block, converse
+from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Account, Conversation, OneShot, Outcome
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import precision
+
+BYTES = 8
+"""A number on the wire; one-shot fits are in float64."""
+
+
+def fit_once(
+    method: OneShot,
+    data: NodeData,
+    n_components: Sequence[int],
+    theta: Mixture | None,
+    seed: int,
+) -> Solution:
+    """Fit all nodes; the history has one entry, the fit of the result."""
+    outcome = method.fit(data, n_components, theta, seed)
+    bytes_of = lambda numbers: dict(
+        zip(data.labels, (BYTES * np.broadcast_to(numbers, data.n_nodes)).tolist(), strict=True)
+    )
+    sent, received = bytes_of(outcome.sent), bytes_of(outcome.received)
+    traffic = Traffic(0, sent, recipients=method.recipients, setup=sent, received=received)
+    return _solution(outcome, data, traffic, None)
+
+
+def fit_by_conversation(
+    method: Conversation,
+    data: NodeData,
+    network: Network,
+    n_components: Sequence[int],
+    theta: Mixture | None,
+    seed: int,
+    dtype: str,
+) -> Solution:
+    """All nodes in one block; bytes and rounds are counted as if they were not."""
+    with precision(dtype):
+        block = conversation_block(data, network, n_components, seed, dtype, theta)
+        engine = InProcess(block)
+        outcome = converse(method, block, engine)
+    outcome = replace(outcome, theta=outcome.theta.to_numpy())
+    account = account_of_block(outcome, block, network)
+    return _solution(outcome, data, engine.traffic(), account)
+
+
+def _solution(
+    outcome: Outcome, data: NodeData, traffic: Traffic, account: Account | None
+) -> Solution:
+    if outcome.message:
+        warnings.warn(outcome.message, FitWarning, stacklevel=4)
+    open_end = np.full(1, np.nan)
+    losses = node_losses(outcome.theta, data)
+    total, nothing = np.array([losses.sum()]), np.zeros(1)
+    nodes = losses[None], np.zeros_like(losses)[None]
+    return Solution(
+        data.labels,
+        outcome.theta,
+        History(total, nothing, open_end, open_end, *nodes),
+        Status.COMPLETED,
+        traffic.n_rounds,
+        outcome.message,
+        None,
+        traffic,
+        account,
+        converged=not outcome.message,
+        levels=outcome.levels,
+    )
+
+
+def node_losses(theta: Mixture, data: NodeData) -> np.ndarray:
+    """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
+    in_place = replace(data, source_index=np.arange(len(data.rows)))
+    density = np.logaddexp.reduce(log_joint_rows(theta, in_place), axis=1)
+    weighted = data.row_weights * density
+    return -np.add.reduceat(weighted, data.offsets[:-1]) / data.total_weights()

@@ -1,0 +1,95 @@
+"""The engine over several devices: as `rounds`, and devices exchange what crosses between them.
+
+Every device runs the program of `rounds` on its own blocks. Once a round it sends the messages of
+its nodes that have neighbours elsewhere to the devices of those neighbours, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as Spec
+
+from fedmixtures.engine.layout.shards import AXIS, Halo
+from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run.rounds import Groups, States
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.methods.base import Info, NodeProgram
+
+BLOCKS, EVERYWHERE, RECORD = Spec(AXIS), Spec(), Spec(None, AXIS)
+
+
+def start(program: NodeProgram, groups: Groups, thetas: tuple, mesh: Mesh) -> States:
+    """As `rounds.start`."""
+    return _start(_plain(program), groups, thetas, mesh)
+
+
+@jit
+def _start(program, groups, thetas, mesh: Mesh):
+    return _on_devices(rounds.starting_states, mesh, program, (groups, thetas), (), BLOCKS)
+
+
+def run_rounds(
+    program: NodeProgram,
+    groups: Groups,
+    halo: Halo,
+    states: States,
+    first: int,
+    n_rounds: int,
+    capacity: int,
+    mesh: Mesh,
+) -> tuple[States, tuple[Info, ...]]:
+    """As `rounds.run_rounds`."""
+    numbers = np.int32(first), np.int32(n_rounds)
+    return _run_rounds(_plain(program), groups, halo, states, *numbers, capacity, mesh)
+
+
+@jit
+def _run_rounds(program, groups, halo, states, first, n_rounds, capacity: int, mesh: Mesh):
+    def run(program, groups, halo, states, first, n_rounds):
+        exchange = rounds.Exchange(_crossing(halo.nodes[0]), _crossing(halo.slots[0]))
+        return rounds.many_rounds(program, groups, states, first, n_rounds, capacity, exchange)
+
+    split, whole = (groups, halo, states), (first, n_rounds)
+    return _on_devices(run, mesh, program, split, whole, (BLOCKS, RECORD))
+
+
+def ask(question: str, program: NodeProgram, groups: Groups, states: States, mesh: Mesh) -> Any:
+    """As `rounds.ask`."""
+    return _ask(question, _plain(program), groups, states, mesh)
+
+
+@jit
+def _ask(question: str, program, groups, states, mesh: Mesh):
+    answer = lambda program, groups, states: rounds.answers(question, program, groups, states)
+    return _on_devices(answer, mesh, program, (groups, states), (), BLOCKS)
+
+
+def _crossing(sent: jax.Array) -> Callable[[Any], Any]:
+    """Append what other devices send to a table of messages; `sent` (devices, messages)."""
+
+    def cross(table: jax.Array) -> jax.Array:
+        received = jax.lax.all_to_all(table[sent], AXIS, 0, 0, tiled=True)
+        return jnp.concatenate([table, received.reshape(-1, *table.shape[1:])])
+
+    return lambda tables: jax.tree.map(cross, tables)
+
+
+def _on_devices(function, mesh: Mesh, program, split: tuple, whole: tuple, out: Any):
+    """Run `function(program, *split, *whole)` on every device, with its own piece of `split`."""
+    numbers, structure = eqx.partition(program, eqx.is_array)
+    call = lambda numbers, *rest: function(eqx.combine(numbers, structure), *rest)
+    specs = (EVERYWHERE, *(BLOCKS,) * len(split), *(EVERYWHERE,) * len(whole))
+    spread = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+    return spread(numbers, *split, *whole)
+
+
+def _plain(program: NodeProgram) -> NodeProgram:
+    """The program's numbers as NumPy: known to every process, on no device yet."""
+    return jax.tree.map(lambda part: np.asarray(part) if eqx.is_array(part) else part, program)

@@ -1,0 +1,1 @@
+"""Methods to compare with: by other authors, or without any cooperation."""

@@ -1,0 +1,281 @@
+"""Ordinary mixture fits by EM from k-means starts: by scikit-learn, or many at once by JAX.
+
+Both engines make the same starts from the same seed and run the same iteration, so that they agree
+up to rounding; of equally good starts both keep the first. From 200 fits on JAX also makes the
+starts, with random draws of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.init.kmeans import BATCHED_FROM, clustered_mixture, distinct_rows, node_seed
+from fedmixtures.init.many_nodes import mixtures_of_many
+from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
+from fedmixtures.methods.base import OneShot
+from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import double
+
+BATCH_CELLS = 20_000_000
+"""Rows times components of all fits in one device call, at most."""
+MANY_ROWS = 50_000
+"""A fit of this many rows gains from threads."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One mixture to fit."""
+
+    label: Label
+    rows: np.ndarray
+    counts: np.ndarray
+    """Weight of each row."""
+    n_components: int
+    seed: int
+    start: Mixture | None = None
+    """Begin here, instead of k-means."""
+
+
+@dataclass(frozen=True)
+class Fits:
+    """BlockFit mixtures, and where EM was stopped before it had settled."""
+
+    mixtures: list[Mixture]
+    unsettled: list[Label]
+
+    def message(self, max_iter: int) -> str:
+        """A line for the user; empty if all is well."""
+        if not self.unsettled:
+            return ""
+        return (
+            f"EM had not settled after max_iter={max_iter} steps at "
+            f"{_checks.listed(self.unsettled)}. "
+            "Raise max_iter or tol if that matters."
+        )
+
+
+class EMFits(OneShot):
+    """Settings of ordinary mixture fits; the defaults are scikit-learn's, with five starts.
+
+    Parameters
+    ----------
+    n_init
+        k-means starts per fit; the most likely result is kept.
+    reg_covar
+        Added to the diagonal of every covariance.
+    tol, max_iter
+        EM stops when the mean log-likelihood changes by less than `tol`, or after `max_iter` steps.
+    engine
+        ``"sklearn"`` is the paper's. ``"jax"`` runs the fits of all nodes and starts together; it
+        alone knows fractional sample weights and a prior.
+    prior
+        Shrink covariances to a common shape; None is plain maximum likelihood.
+    """
+
+    n_init: int = 5
+    reg_covar: float = 1e-6
+    tol: float = 1e-3
+    max_iter: int = 100
+    engine: Literal["sklearn", "jax"] = "sklearn"
+    prior: ShapePrior | None = None
+
+    def __check_init__(self):
+        _checks.whole("n_init", self.n_init)
+        _checks.whole("max_iter", self.max_iter)
+        _checks.positive("reg_covar", self.reg_covar, allow_zero=True)
+        _checks.positive("tol", self.tol, allow_zero=True)
+        _checks.one_of("engine", self.engine, ("sklearn", "jax"))
+        if self.prior is not None and not isinstance(self.prior, ShapePrior):
+            raise ValueError(f"`prior` is {self.prior!r}. Give a ShapePrior or None.")
+        if self.prior is not None and self.engine != "jax":
+            raise ValueError(
+                "`prior` is given, but scikit-learn's mixture knows none. Use engine='jax'."
+            )
+
+    @property
+    def needs_start(self) -> bool:
+        """k-means starts are made here, several per fit; given mixtures are used all the same."""
+        return False
+
+    def fit_nodes(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Fits:
+        """One fit per node, seeded by its label; from `theta` if given."""
+        return self.fit_all(
+            [
+                Task(
+                    label,
+                    *data.of(i),
+                    n_components[i],
+                    node_seed(seed, label),
+                    None if theta is None else theta.at(i).trimmed(),
+                )
+                for i, label in enumerate(data.labels)
+            ]
+        )
+
+    def fit_all(self, tasks: Sequence[Task]) -> Fits:
+        """Fit every task on its own."""
+        tasks = [in_order(task) for task in tasks]
+        counts = {task.label: len(distinct_rows(task.rows, task.counts)[0]) for task in tasks}
+        _checks.enough_rows(counts, {task.label: task.n_components for task in tasks})
+        # Threads cost more than they bring on rows this few, much more on a busy machine.
+        few = max(len(task.rows) for task in tasks) < MANY_ROWS
+        with threadpool_limits(1) if few else nullcontext():
+            return self._by_jax(tasks) if self.engine == "jax" else self._by_sklearn(tasks)
+
+    def _by_sklearn(self, tasks: list[Task]) -> Fits:
+        from sklearn.exceptions import ConvergenceWarning
+
+        fits = Fits([], [])
+        for task in tasks:
+            rows = repeated(task)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
+                tried = [model.fit(rows) for model in self._sklearn_models(task)]
+            bounds = np.array([model.lower_bound_ for model in tried])
+            model = tried[first_greatest(bounds, scale=1.0)]
+            fits.mixtures.append(Mixture(model.weights_, model.means_, model.covariances_))
+            if not model.converged_:
+                fits.unsettled.append(task.label)
+        return fits
+
+    def _sklearn_models(self, task: Task) -> list:
+        """One for each start, as scikit-learn makes them: one random stream through all."""
+        from sklearn.mixture import GaussianMixture
+
+        given, stream = {}, np.random.RandomState(task.seed)
+        if task.start is not None:
+            weights, means, covariances = task.start.to_numpy().parts
+            given = {
+                "weights_init": weights / weights.sum(),
+                "means_init": means,
+                "precisions_init": np.linalg.inv(covariances),
+            }
+        return [
+            GaussianMixture(
+                task.n_components,
+                covariance_type="full",
+                reg_covar=self.reg_covar,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                random_state=stream,
+                **given,
+            )
+            for _ in range(1 if given else self.n_init)
+        ]
+
+    def _by_jax(self, tasks: list[Task]) -> Fits:
+        mixtures: list[Mixture | None] = [None] * len(tasks)
+        unsettled = []
+        for batch in batches_of(tasks, self.n_init):
+            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= BATCHED_FROM)
+            fitted = self._run([tasks[i] for i in batch], starts)
+            first = 0
+            for i, own in zip(batch, starts, strict=True):
+                span = slice(first, first + len(own))
+                scale = tasks[i].counts.sum()
+                best = first + int(first_greatest(fitted.log_likelihood[span], scale=scale))
+                mixtures[i] = fitted.theta.at(best).trimmed()
+                if fitted.n_steps[best] >= self.max_iter:
+                    unsettled.append(i)
+                first += len(own)
+        labels = [tasks[i].label for i in sorted(unsettled)]
+        return Fits([mixture for mixture in mixtures if mixture is not None], labels)
+
+    def _starts_of(self, tasks: list[Task], many: bool) -> list[list[Mixture]]:
+        """The starts of every task; k-means of many tasks runs in JAX, with draws of its own."""
+        if not many or any(task.start is not None for task in tasks):
+            return [self._starts(task) for task in tasks]
+        sizes = [len(task.rows) for task in tasks]
+        data = NodeData(
+            labels=tuple(task.label for task in tasks),
+            rows=np.concatenate([task.rows for task in tasks]),
+            row_weights=np.concatenate([task.counts for task in tasks]),
+            offsets=np.concatenate([[0], np.cumsum(sizes)]),
+            source_index=np.arange(sum(sizes)),
+        )
+        ks = [task.n_components for task in tasks]
+        seeds = np.array([task.seed for task in tasks], dtype=np.uint32)
+        found = mixtures_of_many(data, ks, seeds, self.n_init, self.reg_covar, keep_all=True)
+        each = [found.at(i).trimmed() for i in range(len(found.weights))]
+        return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(tasks))]
+
+    def _starts(self, task: Task) -> list[Mixture]:
+        """The starts scikit-learn would make: one random stream through all of them."""
+        if task.start is not None:
+            return [task.start]
+        from sklearn.cluster import KMeans
+
+        settings: dict = {"n_init": 1, "random_state": np.random.RandomState(task.seed)}
+        k, starts = task.n_components, []
+        for _ in range(self.n_init):
+            cluster = KMeans(k, **settings).fit_predict(task.rows, sample_weight=task.counts)
+            starts.append(clustered_mixture(task.rows, task.counts, cluster, k, self.reg_covar))
+        return starts
+
+    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> BlockFit:
+        """EM from all starts of all tasks of a batch."""
+        owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
+        m, d = rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
+        rows, counts = np.zeros((len(tasks), m, d)), np.zeros((len(tasks), m))
+        for i, task in enumerate(tasks):
+            rows[i, : len(task.rows)], counts[i, : len(task.rows)] = task.rows, task.counts
+        theta = Mixture.stack([start for own in starts for start in own])
+        with double():
+            numbers = jnp.asarray([self.tol, self.reg_covar])
+            fitted = _run_batch(theta, rows, counts, owner, numbers, self.max_iter, self.prior)
+            return jax.tree.map(np.asarray, fitted)
+
+
+@jit_in_order
+def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> BlockFit:
+    theta = jax.tree.map(jnp.asarray, theta)
+    rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]
+    return expectation_maximisation(theta, rows, counts, max_iter, numbers[0], numbers[1], prior)
+
+
+def batches_of(tasks: list[Task], n_init: int) -> list[list[int]]:
+    """Tasks of alike size together, so that little is padded; a bounded number at a time."""
+    by_size: dict[int, list[int]] = {}
+    for i, task in enumerate(tasks):
+        by_size.setdefault(max(len(task.rows) - 1, 1).bit_length(), []).append(i)
+    batches = []
+    for bits, members in sorted(by_size.items()):
+        k = max(tasks[i].n_components for i in members)
+        width = max(1, BATCH_CELLS // (n_init * k << bits))
+        batches += [members[i : i + width] for i in range(0, len(members), width)]
+    return batches
+
+
+def in_order(task: Task) -> Task:
+    """Rows in their own order, whatever order they came in: k-means draws by position."""
+    order = np.lexsort(task.rows.T[::-1])
+    rows, counts = task.rows[order], task.counts[order]
+    return Task(task.label, rows, counts, task.n_components, task.seed, task.start)
+
+
+def repeated(task: Task) -> np.ndarray:
+    """Rows as often as they count."""
+    times = np.rint(task.counts).astype(int)
+    if not np.allclose(task.counts, times):
+        raise ValueError(
+            f"`sample_weight` has fractions at {_checks.plain(task.label)!r}, which scikit-learn's "
+            "mixture cannot count. Use engine='jax'."
+        )
+    return np.repeat(task.rows, times, axis=0)
