@@ -18,8 +18,8 @@ from fedmixtures.estimators.align import aligned_orders
 from fedmixtures.federation.node.gate import Gate, merge_nearest
 from fedmixtures.graph.convert import from_edges
 from fedmixtures.graph.generate import nearest_neighbours
-from fedmixtures.init.batched import lloyd, plus_plus
 from fedmixtures.init.kmeans import tightest_clustering
+from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus
 from fedmixtures.mixture.precision import double
 from helpers import WIDE, draw, mixture
 
@@ -98,7 +98,7 @@ def test_fits_that_are_equally_likely(engine):
 @pytest.mark.parametrize("k", [3, 8, 12])
 def test_matchings_of_equal_cost(k):
     """Written out, over tables of subsets, and by the Hungarian algorithm."""
-    from fedmixtures.discrepancy.matching import best_matching, best_matchings
+    from fedmixtures.kernels.cpu.matching import best_matching, best_matchings
 
     cost = 1.0 + np.minimum(np.abs(np.subtract.outer(np.arange(k), np.arange(k)[::-1])), 1)
     one, many = jax.jit(best_matching), jax.jit(best_matchings)

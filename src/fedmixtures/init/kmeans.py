@@ -13,14 +13,14 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.many_nodes import distinct_rows_of_all, mixtures_of_many, seeds_of_many
-from fedmixtures.mixture.linear import on_gpu
+from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
-MANY_NODES = 200
-"""From here on compiling the batched program pays."""
+BATCHED_FROM = 200
+"""Nodes from which on compiling the batched program pays."""
 APART = 1e-8
 """How far rows are moved, in standard deviations of a feature."""
 
@@ -58,9 +58,9 @@ class KMeansStart:
     ) -> Mixture:
         """Starting mixtures of all nodes, stacked."""
         ridge = default_ridge if self.ridge is None else self.ridge
-        batched = self.batched or (self.batched is None and data.n_nodes >= MANY_NODES)
+        batched = self.batched or (self.batched is None and data.n_nodes >= BATCHED_FROM)
         seeds = seeds_of_many(seed, data.label_hashes) if batched else None
-        if seeds is not None and on_gpu():
+        if seeds is not None and dispatch.sorts_on_device():
             from fedmixtures.init.many_nodes_gpu import mixtures_on_gpu
 
             return mixtures_on_gpu(data, n_components, seeds, self.n_init, ridge)

@@ -13,7 +13,7 @@ from fedmixtures._ties import first_least
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.graph.network import Network
-from fedmixtures.mixture.compiling import jit_in_order
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 

@@ -19,11 +19,11 @@ from fedmixtures import _checks
 from fedmixtures._ties import clearly_less, first_least
 from fedmixtures._types import Array
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import NodeRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.statistics import statistics
 
 NO_ROW = 0.5
 """A component with a smaller effective count carries no own row."""

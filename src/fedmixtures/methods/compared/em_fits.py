@@ -23,16 +23,17 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.kmeans import (
-    MANY_NODES,
+    BATCHED_FROM,
     clustered_mixture,
     clusterings,
     distinct_rows,
     node_seed,
 )
 from fedmixtures.init.many_nodes import mixtures_of_many
+from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot
-from fedmixtures.mixture.compiling import jit_in_order, rounded_up
-from fedmixtures.mixture.em import Fitted, ShapePrior, expectation_maximisation
+from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -58,7 +59,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Fits:
-    """Fitted mixtures, and where EM was stopped before it had settled."""
+    """BlockFit mixtures, and where EM was stopped before it had settled."""
 
     mixtures: list[Mixture]
     unsettled: list[Label]
@@ -181,7 +182,7 @@ class EMFits(OneShot):
         mixtures: list[Mixture | None] = [None] * len(tasks)
         unsettled = []
         for batch in batches_of(tasks, self.n_init):
-            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= MANY_NODES)
+            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= BATCHED_FROM)
             fitted = self._run([tasks[i] for i in batch], starts)
             first = 0
             for i, own in zip(batch, starts, strict=True):
@@ -224,7 +225,7 @@ class EMFits(OneShot):
             for one in found
         ]
 
-    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> Fitted:
+    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all tasks of a batch."""
         owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
         m, d = rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
@@ -239,7 +240,7 @@ class EMFits(OneShot):
 
 
 @jit_in_order
-def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> Fitted:
+def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> BlockFit:
     theta = jax.tree.map(jnp.asarray, theta)
     rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]
     return expectation_maximisation(theta, rows, counts, max_iter, numbers[0], numbers[1], prior)

@@ -18,8 +18,8 @@ from jaxtyping import Float
 from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures._types import Array, Means, NodeKeys, PerNode, PerSlot
-from fedmixtures.discrepancy.matching import best_matching
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.methods.base import (
     HubProgram,
     Inbox,

@@ -20,6 +20,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Array, PerNode
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import (
     HubProgram,
     Info,
@@ -33,7 +34,7 @@ from fedmixtures.methods.base import (
 from fedmixtures.methods.compared.pooling import check_em, losses, weights_of
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics, statistics
+from fedmixtures.mixture.moments import Statistics
 
 
 class Candidates(eqx.Module):

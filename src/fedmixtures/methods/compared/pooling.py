@@ -14,7 +14,7 @@ from fedmixtures.init.kmeans import tightest_clustering
 from fedmixtures.methods.base import Meeting, NodeRows
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics
+from fedmixtures.mixture.moments import Statistics
 
 N_INIT = 10
 """Restarts of the hub's k-means."""

@@ -15,8 +15,9 @@ from jaxtyping import Bool, Float, Int, UInt32
 
 from fedmixtures._ties import clearly_less, first_greatest, first_least
 from fedmixtures._types import Array, RowWeights
-from fedmixtures.mixture.linear import sum_of, sum_together
-from fedmixtures.mixture.philox import random_words, uniform
+from fedmixtures.kernels import dispatch
+from fedmixtures.mixture.arithmetic import random_words, uniform
+from fedmixtures.mixture.linear import sum_of
 
 MAX_STEPS, TOLERANCE = 300, 1e-4
 """scikit-learn's defaults; the tolerance counts in mean variances of a feature."""
@@ -109,7 +110,7 @@ def _means(x, weights, labels, distance, centres) -> Centres:
     ours = [labels == c for c in range(k)]
     terms = [jnp.where(here, weights, 0.0) for here in ours]
     terms += [jnp.where(here, weights * x[:, i], 0.0) for i in range(d) for here in ours]
-    total = jnp.stack(sum_together(terms, axis=1), axis=-1).reshape(len(x), 1 + d, k)
+    total = jnp.stack(dispatch.sum_together(terms, axis=1), axis=-1).reshape(len(x), 1 + d, k)
 
     def filled(_):
         member = _with_farthest(jnp.stack(terms[:k], axis=1), weights, distance)
