@@ -35,7 +35,7 @@ def read_arrays(path: str | Path, kind: str) -> tuple[dict[str, np.ndarray], Any
         with safe_open(str(path), framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get(HEADER, "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is no safetensors file or is damaged: {error}") from None
     if not isinstance(header, dict) or header.get("kind") != kind:
         found = header.get("kind") if isinstance(header, dict) else "an unknown kind"
