@@ -11,7 +11,6 @@ from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.layout.blocks import build_layout
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.run import rounds
 from fedmixtures.engine.solve import solve
 from fedmixtures.methods.gtvmin import GTVMin
@@ -38,10 +37,10 @@ class Solve:
 
     def __init__(self, problem: Problem, coupling: str, dtype: str = "float64"):
         self.args = program(problem, coupling), problem.node_data(), problem.network, problem.theta
-        self.options = Options(n_rounds=problem.n_rounds, dtype=dtype)
+        self.how = {"n_rounds": problem.n_rounds, "dtype": dtype}
 
     def run(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return solve(*self.args, self.options).theta.parts
+        return solve(*self.args, **self.how).theta.parts
 
 
 class Fit:

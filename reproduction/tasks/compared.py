@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import Status
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Method, NodeProgram
@@ -123,8 +122,8 @@ def union_fits(
     """All situations in one solve; if one of them runs away, each on its own."""
     width = max(max(one.n_components) for one in found)
     union = Union.of([one.part(settings["start"], width) for one in found])
-    options = Options(settings["n_rounds"], keep_nodes=True)
-    solution = fit.quiet_solve(method, union.rows, union.network, union.theta, options)
+    how = {"n_rounds": settings["n_rounds"], "keep_nodes": True}
+    solution = fit.quiet_solve(method, union.rows, union.network, union.theta, **how)
     program = method.program()
     away = [fit.ran_away(solution.history, program.pull_share, span) for span in union.spans]
     if program.descends and (solution.status is not Status.COMPLETED or any(away)):
@@ -136,11 +135,10 @@ def union_fits(
 
 def _alone(method: Method, settings: dict[str, Any], one: Situation) -> Mixture | None:
     """A method with a hub, on one situation."""
-    method.check(one.n_components, one.network)
     part = one.part(settings["start"], max(one.n_components))
     theta = part.theta if method.needs_start else None
-    options = Options(settings["n_rounds"], seed=one.seed)
-    solution = fit.quiet_solve(method, part.rows, part.network, theta, options, one.n_components)
+    how = {"n_components": one.n_components, "n_rounds": settings["n_rounds"], "seed": one.seed}
+    solution = fit.quiet_solve(method, part.rows, part.network, theta, **how)
     return solution.theta if solution.status is Status.COMPLETED else None
 
 

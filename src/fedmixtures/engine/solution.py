@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from fedmixtures._types import Label
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Method
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -178,6 +180,12 @@ class Solution:
     """How the network was spread over several devices."""
     converged: bool = False
     """Whether no node's parameters changed by more than `Options.tol` in the last round."""
+
+    def explained(self, method: Method, network: Network) -> Solution:
+        """The same, with the account in the terms of the method."""
+        if self.account is None:
+            return self
+        return replace(self, account=method.explain(self.account, network))
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

@@ -67,7 +67,7 @@ def program_of(job: Job) -> NodeProgram:
         raise JobError(f"{name} does not run between silos: it is no program of nodes alone")
     if type(method).prepare is not Method.prepare:
         raise JobError(f"{name} needs an exchange before the first round, which silos do not have")
-    if program.adaptive:
+    if program.search is not None:
         raise JobError("learning_rate='auto' needs the whole objective. Give a number")
     _check_sizes(program)
     if isinstance(program, GTVMin):
