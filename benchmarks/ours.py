@@ -11,7 +11,7 @@ from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.layout.blocks import build_layout
-from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run import rounds, runner
 from fedmixtures.engine.solve import solve
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.mixture import Mixture
@@ -74,8 +74,8 @@ class Rounds:
         self.dtype, self.n_rounds = dtype, problem.n_rounds
         with precision(dtype):
             self.layout = build_layout(problem.node_data(), problem.network, dtype)
-            self.program = rounds.dynamic(program(problem, coupling), dtype)
-            thetas = rounds.scatter(problem.theta, self.layout, dtype)
+            self.program = runner.dynamic(program(problem, coupling), dtype)
+            thetas = runner.scatter(problem.theta, self.layout, dtype)
             self.states = rounds.start(self.program, self.layout.groups, thetas)
         self.capacity = 1 << (self.n_rounds - 1).bit_length()
 
@@ -87,7 +87,7 @@ class Rounds:
         with precision(self.dtype):
             states, infos = rounds.run_rounds(*self.arguments())
             jax.block_until_ready((states, infos))
-            theta: Mixture = rounds.gather(states, self.layout)
+            theta: Mixture = runner.gather(states, self.layout)
         return theta.parts
 
     def temporary_bytes(self) -> int:

@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output")
+    parser.add_argument("--tables", help="folder of CSV files for the experiment real")
     given = vars(parser.parse_args())
     begun = time.monotonic()
 

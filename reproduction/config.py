@@ -28,6 +28,8 @@ BEYOND = (
     "trust-ablation",
     "trust-cost",
     "trust-cost-gpu",
+    "trust-stress",
+    "real",
 )
 """Experiments beyond the paper: run by name, not with ``all``."""
 
@@ -100,6 +102,7 @@ class Experiment:
     kind: str
     """The module of `reproduction.kinds` that makes it."""
     n_seeds: int = 20
+    first_seed: int = 0
     n_rounds: int = 40
     metrics: list[str] = field(default_factory=list)
     references: list[str] = field(default_factory=list)
@@ -114,7 +117,7 @@ class Experiment:
     """What only this kind of experiment knows."""
     quick: dict[str, Any] = field(default_factory=dict)
     """What a first look does otherwise: `options` in place of its own, and the `problems` and
-    `rows` it leaves out."""
+    `rows` it leaves out; `n_seeds` if not three."""
 
     def quickened(self) -> Experiment:
         """The experiment as a first look sees it."""
@@ -122,7 +125,12 @@ class Experiment:
         stay = lambda entries: [entry for entry in entries if entry.name not in left_out]
         options = {**self.options, **self.quick.get("options", {})}
         return replace(
-            self, problems=stay(self.problems), rows=stay(self.rows), options=options, quick={}
+            self,
+            n_seeds=self.quick.get("n_seeds", self.n_seeds),
+            problems=stay(self.problems),
+            rows=stay(self.rows),
+            options=options,
+            quick={},
         )
 
     def problem(self, name: str) -> Problem:

@@ -78,6 +78,14 @@ def line(axis: Any, label: str, number: int, x: Any, y: Any, marked: bool = True
     axis.plot(x, y, color=colour, linestyle=style, lw=1, label=label, **shape)
 
 
+def dots(axis: Any, label: str, number: int, x: Any, names: Sequence[str]) -> None:
+    """A marker per name on a line of its own."""
+    colour, _, marker = STYLES[number % len(STYLES)]
+    y = np.arange(len(names))[::-1]
+    axis.plot(x, y, linestyle="", color=colour, marker=marker, ms=3, label=label)
+    axis.set_yticks(y, names)
+
+
 def level(axis: Any, label: str, interval: Interval) -> None:
     """A number that has no rounds."""
     axis.axhline(interval.median, color="#555555", linestyle=":", lw=1, label=label)

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -63,7 +64,7 @@ def page(result: Result, module: ModuleType, how: dict) -> str:
     if count := rendering.counts(result):
         named = ", ".join(f"{number} {name}" for name, number in count.items())
         parts.append(f"Of {sum(count.values())} published cells: {named}.")
-    parts += [module.markdown(result), made_in_words(how, len(result.seeds))]
+    parts += [module.markdown(result), made_in_words(how, result.seeds)]
     return "\n\n".join(parts)
 
 
@@ -83,11 +84,11 @@ def made(command: str) -> dict[str, Any]:
     }
 
 
-def made_in_words(values: dict[str, Any], n_seeds: int) -> str:
+def made_in_words(values: dict[str, Any], seeds: Sequence[int]) -> str:
     """One paragraph for a page."""
     versions = ", ".join(f"{name} {version}" for name, version in values["versions"].items())
     return (
-        f"Made by `{values['command']}` on {values['date']}, seeds 0 to {n_seeds - 1}, "
+        f"Made by `{values['command']}` on {values['date']}, seeds {seeds[0]} to {seeds[-1]}, "
         f"on {values['machine']}, with {versions} (code {values['code']})."
     )
 

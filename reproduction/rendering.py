@@ -20,6 +20,10 @@ METRICS = {
     "err": "error",
     "nmi": "NMI",
     "k_eff": "K_eff",
+    "ll_trimmed": "trimmed LL",
+    "worst": "worst node − Local",
+    "ari": "ARI",
+    "seconds": "seconds",
 }
 """How metrics are called in tables and figures."""
 DIGITS = 3

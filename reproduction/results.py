@@ -45,13 +45,13 @@ class Entry:
             "row": self.row,
             "metric": self.metric,
             "paper": self.paper.text if self.paper else None,
-            "median": _finite(self.ours.median),
-            "low": _finite(self.ours.low),
-            "high": _finite(self.ours.high),
+            "median": finite(self.ours.median),
+            "low": finite(self.ours.low),
+            "high": finite(self.ours.high),
             "verdict": self.verdict,
             "diverged": self.n_diverged,
             "differences": {
-                name: [_finite(value) for value in interval]
+                name: [finite(value) for value in interval]
                 for name, interval in self.differences.items()
             },
             "values": list(self.values),
@@ -128,5 +128,6 @@ def filled(column: Sequence[float | None], metric: str) -> np.ndarray:
     return np.array([worst if value is None else value for value in column], dtype=float)
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value, or None where JSON has no word for it."""
     return float(value) if np.isfinite(value) else None

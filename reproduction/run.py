@@ -12,6 +12,7 @@ from reproduction.cells import Cell
 from reproduction.config import NAMES, Experiment, check_name, load
 from reproduction.journal import Journal
 from reproduction.page import QUICK_SEEDS, write
+from reproduction.tasks import csv_tables
 from reproduction.workers import Progress, complete
 
 JOURNAL = "cells.jsonl"
@@ -23,6 +24,7 @@ def run(
     jobs: int | None = None,
     quick: bool = False,
     output: str | Path | None = None,
+    tables: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Run experiments and write their results below `output`; returns the folders.
@@ -32,7 +34,8 @@ def run(
     names
         One name, several, or ``"all"`` (of the paper).
     seeds
-        How many, beginning with 0; None takes the number of the configuration (20).
+        How many, beginning with the first of the configuration (0, unless some played a part in
+        design); None takes the number of the configuration (20).
     jobs
         Worker processes of one thread each; None takes one per core, 0 computes in this process.
     quick
@@ -40,7 +43,12 @@ def run(
     output
         Where results go; None is ``results``, and ``results/quick`` for a first look. What was
         computed is kept in ``cells.jsonl`` there, and not again.
+    tables
+        A folder of CSV files for the experiment ``real`` (see `tasks.csv_tables`); None takes that
+        of the environment variable FEDMIXTURES_TABLES.
     """
+    if tables is not None:
+        os.environ[csv_tables.VARIABLE] = str(tables)  # worker processes inherit it
     experiments = [load(name) for name in _names(names)]
     if quick:
         experiments = [experiment.quickened() for experiment in experiments]
@@ -65,13 +73,19 @@ def run_experiments(
 ) -> list[Path]:
     """As `run`, for experiments that need not be in the package."""
     journal = Journal(output / JOURNAL)
-    plan = [(e, kind(e), range(1 if e.n_seeds == 1 else seeds or e.n_seeds)) for e in experiments]
+    plan = [(e, kind(e), seeds_of(e, seeds)) for e in experiments]
     wanted = lambda cells: [(cell, seeds) for own, seeds in cells for cell in own]
     before = [(k.first(e), seeds) for e, k, seeds in plan]
     complete(wanted(before), journal, jobs, progress)
     after = [(k.then(e, seeds, journal), seeds) for e, k, seeds in plan]
     complete(wanted(after), journal, jobs, progress)
     return [write(k.make(e, seeds, journal), k, output) for e, k, seeds in plan]
+
+
+def seeds_of(experiment: Experiment, wanted: int | None) -> range:
+    """The seeds of a run: as many as wanted, unless there is but one."""
+    n = 1 if experiment.n_seeds == 1 else wanted or experiment.n_seeds
+    return range(experiment.first_seed, experiment.first_seed + n)
 
 
 def kind(experiment: Experiment) -> ModuleType:

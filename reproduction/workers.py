@@ -33,6 +33,8 @@ ONE_THREAD = {
 }
 PER_TASK, PER_UNION, PER_LARGE_UNION = 40, 160, 20
 """Runs in one task at most: computed one by one, in a union, in a union of large mixtures."""
+SINGLE = {"held_out": 1}
+"""Tasks whose runs are long, and each its own."""
 LARGE = 5
 """Mixtures of more components than this are large."""
 MANY_NODES = 10_000
@@ -92,7 +94,7 @@ def _batches(missing: Work) -> list[Work]:
     groups: dict[str, Work] = {}
     for cell, seed in missing:
         own = {name: v for name, v in cell.settings.items() if name not in ("data", "graph")}
-        alone = "graph" in cell.settings and not cell.settings["graph"]
+        alone = cell.task in SINGLE or ("graph" in cell.settings and not cell.settings["graph"])
         apart = cell.settings["data"] if alone else _dimension(cell)
         text = json.dumps([cell.task, own, apart], sort_keys=True)
         groups.setdefault(text, []).append((cell, seed))
@@ -135,8 +137,8 @@ def _cost(work: Work) -> float:
 def _split(work: Work) -> list[Work]:
     """Tasks small enough to keep all processes busy to the end."""
     settings = work[0][0].settings
-    size = PER_TASK
-    if settings.get("graph"):
+    size = SINGLE.get(work[0][0].task, PER_TASK)
+    if settings.get("graph") and work[0][0].task not in SINGLE:
         size = PER_LARGE_UNION if settings["n_components"] > LARGE else PER_UNION
     return [work[i : i + size] for i in range(0, len(work), size)]
 

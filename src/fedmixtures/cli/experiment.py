@@ -15,6 +15,7 @@ def experiment(
     jobs: int | None = None,
     quick: bool = False,
     output: Path | None = None,
+    tables: Path | None = None,
 ) -> None:
     """Repeat an experiment of the paper, with its published numbers beside ours.
 
@@ -23,7 +24,7 @@ def experiment(
     names
         Any of table1, table2, fig-sbm, fig-rounds, table3, fig-digits, proposition1, alpha-grid,
         sensitivity; or all. Beyond the paper: trust-sbm, trust-robust, trust-digits,
-        trust-ablation, trust-cost; with a GPU and --jobs 0 trust-cost-gpu.
+        trust-ablation, trust-cost, trust-stress, real; with a GPU and --jobs 0 trust-cost-gpu.
     seeds
         How many seeds, beginning with 0; 20 unless given.
     jobs
@@ -33,6 +34,8 @@ def experiment(
     output
         Where tables, figures and numbers go: results unless given, results/quick for a first look.
         What was computed before is not computed again.
+    tables
+        A folder of CSV files for the experiment real: first column node, second label.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -54,6 +57,6 @@ def experiment(
             del seconds
             bar.update(task, description=what, completed=done, total=total)
 
-        folders = run(names, seeds, jobs, quick, output, progress)
+        folders = run(names, seeds, jobs, quick, output, tables, progress)
     for folder in folders:
         say(f"{folder}/table.md")

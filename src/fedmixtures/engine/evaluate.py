@@ -10,7 +10,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout, without_edges
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.run.runner import over_blocks, scatter
-from fedmixtures.mixture.compiling import jit_in_order
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.mixture.density import log_joint
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmixtures._types import Label
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Method
+from fedmixtures.methods.base import Levels, Method
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -180,6 +180,8 @@ class Solution:
     """How the network was spread over several devices."""
     converged: bool = False
     """Whether no node's parameters changed by more than `Options.tol` in the last round."""
+    levels: Levels | None = None
+    """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
 
     def explained(self, method: Method, network: Network) -> Solution:
         """The same, with the account in the terms of the method."""

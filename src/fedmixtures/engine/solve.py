@@ -17,7 +17,7 @@ from fedmixtures.engine.run.loop import Options, Run
 from fedmixtures.engine.run.one_shot import fit_by_conversation, fit_once
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import Solution
-from fedmixtures.engine.start import starting_mixtures
+from fedmixtures.engine.start import start_of
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Conversation, HubProgram, Method, OneShot
@@ -94,7 +94,7 @@ def solve(
     method = method.bounded(data, components)
     with compilation_cache():
         init = KMeansStart() if init is None else init
-        theta = starting_mixtures(init, data, components, seed, method)
+        components, theta = start_of(init, data, components, seed, method, network)
         program = method.program()
         if isinstance(program, OneShot):
             solution = fit_once(program, data, components, theta, seed)

@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
+from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -19,6 +21,29 @@ from fedmixtures.mixture.mixture import Mixture
 
 SMALLEST_VARIANCE = 1e-6
 """Of a start, where the method has no bounds of its own."""
+
+MOST_LOOKED_AT = 5_000_000
+"""Rows in which repeated ones are looked for where a node has many more than components."""
+
+
+def start_of(
+    init: KMeansStart | Mixture | Mapping[Label, Mixture],
+    data: NodeData,
+    n_components: list[int],
+    seed: int,
+    method: Method,
+    network: Network,
+) -> tuple[list[int], Mixture | None]:
+    """Components of every node, no more than its rows can bear, and where it starts."""
+    if not isinstance(init, KMeansStart):
+        return n_components, starting_mixtures(init, data, n_components, seed, method)
+    capped = affordable(n_components, data)
+    theta = starting_mixtures(init, data, capped, seed, method)
+    try:
+        method.check(capped, network)
+    except ValueError:  # one number for all nodes
+        return n_components, None if theta is None else filled(theta, n_components)
+    return capped, theta
 
 
 def starting_mixtures(
@@ -45,6 +70,53 @@ def starting_mixtures(
     if bounds is not None:
         _warn_if_moved(theta, bounds, data.labels)
     return theta
+
+
+def affordable(n_components: list[int], data: NodeData) -> list[int]:
+    """At most as many components as a node has distinct rows; a warning where that is fewer."""
+    wanted = np.asarray(n_components)
+    least = np.minimum(data.counts, wanted)
+    # Among its first rows a node nearly always has enough; only the others are looked at wholly.
+    few = np.flatnonzero(data.counts < 4 * wanted)
+    many = np.flatnonzero(data.counts >= 4 * wanted)
+    if len(many) * 4 * wanted.max() <= MOST_LOOKED_AT:
+        first = data.offsets[many, None] + np.minimum(
+            np.arange(4 * wanted.max()), data.counts[many, None] - 1
+        )
+        sorted_ = np.sort(data.rows[first, 0], axis=1)
+        values = 1 + (np.diff(sorted_, axis=1) != 0).sum(1)
+        few = np.concatenate([few, many[values < wanted[many]]])
+    for i in few.tolist():
+        least[i] = min(wanted[i], len(np.unique(data.of(i)[0], axis=0)))
+    capped = np.flatnonzero(least < wanted)
+    if len(capped):
+        names = _checks.listed(data.labels[i] for i in capped)
+        warnings.warn(
+            f"node {names} has fewer distinct rows than n_components and gets one component per "
+            "row. Lower n_components, or merge such a node with a neighbour.",
+            FitWarning,
+            stacklevel=3,
+        )
+    return least.tolist()
+
+
+def filled(theta: Mixture, n_components: list[int]) -> Mixture:
+    """The same densities with so many components: the heaviest ones stand twice, at half weight.
+
+    For methods that match components one to one, which a node with few rows must have enough of.
+    """
+    found = []
+    for i, k in enumerate(n_components):
+        own = theta.at(i).trimmed()
+        while own.n_components < k:
+            heaviest = int(own.weights.argmax())
+            order = [*range(own.n_components), heaviest]
+            own = jax.tree.map(lambda part, order=order: part[order], own)
+            weights = own.weights.copy()
+            weights[[heaviest, -1]] /= 2
+            own = Mixture(weights, own.means, own.covariances)
+        found.append(own)
+    return Mixture.stack(found)
 
 
 def _given(start: Mapping[Label, Any], data: NodeData, n_components: Sequence[int]) -> Mixture:

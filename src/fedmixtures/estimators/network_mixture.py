@@ -21,6 +21,7 @@ from fedmixtures.estimators.align import aligned_orders
 from fedmixtures.estimators.devices import resolve_devices
 from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.scoring import NodeScores
+from fedmixtures.estimators.tables import warn_constant
 from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
 from fedmixtures.mixture.mixture import Mixture
 
@@ -163,6 +164,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         del y
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
+        warn_constant(data, getattr(self, "feature_names_in_", None))
         components = resolve.resolve_components(self.n_components, data.labels)
         network = resolve.resolve_graph(self.graph, data)
         method = resolve.resolve_method(self.method)

@@ -9,12 +9,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import log_joint_rows
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
-from fedmixtures.estimators.tables import check_finite, split_nodes
+from fedmixtures.estimators.tables import check_finite, split_nodes, text_column
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.mixture.mixture import Mixture
 
@@ -30,11 +31,17 @@ class NodeScores:
 
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
         """Validated rows and their labels (None if there are none)."""
-        X, labels = split_nodes(X, nodes)
+        given, labels = split_nodes(X, nodes)
         options = {"ensure_min_samples": 2} if reset else {}
-        X = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite=False, **options
-        )
+        try:
+            X = validate_data(
+                self, given, reset=reset, dtype=np.float64, ensure_all_finite=False, **options
+            )
+        except (ValueError, TypeError) as error:
+            named = text_column(given)
+            if not named:
+                raise
+            raise ValueError(named) from error
         check_finite(X, labels, getattr(self, "feature_names_in_", None))
         return X, labels
 
@@ -69,7 +76,7 @@ class NodeScores:
 
     def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Most probable component of every row, in the numbering of its node."""
-        return self._log_joint(X, nodes)[0].argmax(1)
+        return first_greatest(self._log_joint(X, nodes)[0], scale=1.0)
 
     def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Probability of every component for every row."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import __version__
+from fedmixtures._ties import in_order
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.solution import Certificate
 from fedmixtures.mixture.mixture import Mixture
@@ -83,7 +84,7 @@ def _nodes(found: Findings, groups: np.ndarray, places: np.ndarray) -> dict[str,
 def _edges(found: Findings, distance, closeness, bound, name: str) -> dict[str, Any]:
     """All edges, or the most alike of them where there are too many to draw."""
     network = found.network
-    shown = np.sort(np.argsort(distance, kind="stable")[:MOST_EDGES])
+    shown = np.sort(in_order(distance)[:MOST_EDGES])
     return {
         "source": network.source[shown].tolist(),
         "target": network.target[shown].tolist(),
@@ -131,6 +132,7 @@ def _history(found: Findings) -> dict[str, Any]:
     history = found.history
     held = found.held_out
     return {
+        "converged": bool(found.converged),
         "descends": bool(getattr(found.method, "descends", True)),
         "round": list(range(len(history))),
         "objective": _numbers(history.objective),
@@ -191,7 +193,8 @@ def _traffic(found: Findings) -> dict[str, Any]:
         "most": int(max(sent, default=0)),
         "rounds": len(found.history) - 1,
         "moves_rows": bool(getattr(program, "moves_rows", False)),
-        "recipients": str(getattr(program, "recipients", "neighbours")),
+        "recipients": str(getattr(traffic, "recipients", "neighbours")),
+        "simulated": bool(getattr(traffic, "simulated", True)),
         "rows_bytes": int(8 * found.data.rows.size),
     }
 

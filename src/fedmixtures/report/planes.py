@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedmixtures._ties import first_greatest, in_order
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.mixture.mixture import Mixture
 
 FEWEST_ROWS = 10
 """A node with fewer rows shows no density: a bump would all but show the row."""
+FEWEST_TOGETHER = 5
+"""Rows with fewer than this many, themselves included, in their window leave no trace."""
 MEAN_UNIT, UNIT = 10_000, 32_767
 """What 16-bit numbers count: means in 1/10000 of the frame, the rest in 1/32767."""
 
@@ -54,11 +57,11 @@ def choose_planes(theta: Mixture, features: tuple[str, ...], n_planes: int) -> l
     mean, total = overall_moments(theta)
     values, vectors = np.linalg.eigh(total)
     principal = vectors[:, ::-1][:, :2].T
-    principal *= np.sign(principal[np.arange(2), np.abs(principal).argmax(1)])[:, None]
+    principal *= np.sign(principal[np.arange(2), first_greatest(np.abs(principal))])[:, None]
     share = values[::-1][:2] / values.sum()
     labels = [f"principal axis {i + 1} ({share[i]:.0%} of the spread)" for i in (0, 1)]
     planes = [_framed("principal axes", labels[0], labels[1], principal, theta)]
-    wide = np.sort(np.argsort(-np.diag(total), kind="stable")[:4])
+    wide = np.sort(in_order(-np.diag(total))[:4])
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"
         planes.append(_framed(name, features[i], features[j], eye[[i, j]], theta))
@@ -111,9 +114,11 @@ def pack_components(theta: Mixture, plane: Plane) -> np.ndarray:
 def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
     """Smoothed density of every node's rows on a grid, 0 to 255; zero where rows are too few.
 
-    Counts per cell, blurred with the width of Scott's rule for the node's number of rows.
+    Counts per cell, blurred with the width of Scott's rule for the node's number of rows. Cells
+    with too few rows in the window around them, as wide as the blur, are emptied first: a lone row
+    would be a bump that shows where it lies.
     """
-    from scipy.ndimage import gaussian_filter
+    from scipy.ndimage import gaussian_filter, uniform_filter
 
     place = (data.rows @ plane.axes.T - plane.low) / plane.span * grid
     flat = not plane.axes[1].any()
@@ -128,6 +133,10 @@ def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
         image, _, _ = np.histogram2d(own[:, 1], own[:, 0], bins=grid, range=[[0, grid]] * 2)
         if flat:
             image[:] = image.sum(0)
+        window = 2 * np.ceil(width[::-1]).astype(int) + 1
+        window = (1 if flat else window[0], window[1])
+        near = uniform_filter(image, window, mode="constant") * np.prod(window)
+        image = np.where(np.rint(near) >= FEWEST_TOGETHER, image, 0.0)
         image = gaussian_filter(image, (0 if flat else width[1], width[0]), mode="constant")
         images[i] = np.rint(255 * image / max(image.max(), 1e-300))
     return images

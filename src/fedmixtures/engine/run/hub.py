@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from fedmixtures.engine.run.runner import Groups, Runner, over_blocks, repeated, table, tree_bytes
 from fedmixtures.engine.solution import Traffic
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import HubProgram
-from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture
 
 HubStates = tuple[tuple[Any, ...], Any]

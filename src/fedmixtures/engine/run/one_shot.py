@@ -80,4 +80,5 @@ def _solution(
         traffic,
         account,
         converged=not outcome.message,
+        levels=outcome.levels,
     )

@@ -20,8 +20,8 @@ from fedmixtures.engine.run.runner import (
     tree_bytes,
 )
 from fedmixtures.engine.solution import Traffic
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram
-from fedmixtures.mixture.compiling import jit
 
 States = tuple[Any, ...]
 

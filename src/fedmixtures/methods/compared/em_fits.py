@@ -1,8 +1,8 @@
 """Ordinary mixture fits by EM from k-means starts: by scikit-learn, or many at once by JAX.
 
 Both engines make the same starts from the same seed and run the same iteration, so that they agree
-up to rounding; they part only where two starts are equally good. From 200 fits on JAX also makes
-the starts, with random draws of its own.
+up to rounding; of equally good starts both keep the first. From 200 fits on JAX also makes the
+starts, with random draws of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,21 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import MANY_NODES, clustered_mixture, distinct_rows, node_seed
+from fedmixtures.init.kmeans import (
+    BATCHED_FROM,
+    clustered_mixture,
+    clusterings,
+    distinct_rows,
+    node_seed,
+)
 from fedmixtures.init.many_nodes import mixtures_of_many
+from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot
-from fedmixtures.mixture.compiling import jit_in_order, rounded_up
-from fedmixtures.mixture.em import Fitted, ShapePrior, expectation_maximisation
+from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -51,7 +59,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Fits:
-    """Fitted mixtures, and where EM was stopped before it had settled."""
+    """BlockFit mixtures, and where EM was stopped before it had settled."""
 
     mixtures: list[Mixture]
     unsettled: list[Label]
@@ -137,47 +145,45 @@ class EMFits(OneShot):
 
         fits = Fits([], [])
         for task in tasks:
-            model = self._sklearn_model(task)
+            rows = repeated(task)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
-                model.fit(repeated(task))
+                starts = self._starts(task)
+                tried = [self._sklearn_model(task, start).fit(rows) for start in starts]
+            bounds = np.array([model.lower_bound_ for model in tried])
+            model = tried[first_greatest(bounds, scale=1.0)]
             fits.mixtures.append(Mixture(model.weights_, model.means_, model.covariances_))
             if not model.converged_:
                 fits.unsettled.append(task.label)
         return fits
 
-    def _sklearn_model(self, task: Task):
+    def _sklearn_model(self, task: Task, start: Mixture):
         from sklearn.mixture import GaussianMixture
 
-        given = {}
-        if task.start is not None:
-            weights, means, covariances = task.start.to_numpy().parts
-            given = {
-                "weights_init": weights / weights.sum(),
-                "means_init": means,
-                "precisions_init": np.linalg.inv(covariances),
-            }
+        weights, means, covariances = start.to_numpy().parts
         return GaussianMixture(
             task.n_components,
             covariance_type="full",
-            n_init=1 if given else self.n_init,
             reg_covar=self.reg_covar,
             tol=self.tol,
             max_iter=self.max_iter,
             random_state=task.seed,
-            **given,
+            weights_init=weights / weights.sum(),
+            means_init=means,
+            precisions_init=np.linalg.inv(covariances),
         )
 
     def _by_jax(self, tasks: list[Task]) -> Fits:
         mixtures: list[Mixture | None] = [None] * len(tasks)
         unsettled = []
         for batch in batches_of(tasks, self.n_init):
-            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= MANY_NODES)
+            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= BATCHED_FROM)
             fitted = self._run([tasks[i] for i in batch], starts)
             first = 0
             for i, own in zip(batch, starts, strict=True):
                 span = slice(first, first + len(own))
-                best = first + int(np.argmax(fitted.log_likelihood[span]))
+                scale = tasks[i].counts.sum()
+                best = first + int(first_greatest(fitted.log_likelihood[span], scale=scale))
                 mixtures[i] = fitted.theta.at(best).trimmed()
                 if fitted.n_steps[best] >= self.max_iter:
                     unsettled.append(i)
@@ -207,16 +213,14 @@ class EMFits(OneShot):
         """The starts scikit-learn would make: one random stream through all of them."""
         if task.start is not None:
             return [task.start]
-        from sklearn.cluster import KMeans
+        k = task.n_components
+        found = clusterings(task.rows, task.counts, k, self.n_init, task.seed)
+        return [
+            clustered_mixture(task.rows, task.counts, one.labels_, k, self.reg_covar)
+            for one in found
+        ]
 
-        settings: dict = {"n_init": 1, "random_state": np.random.RandomState(task.seed)}
-        k, starts = task.n_components, []
-        for _ in range(self.n_init):
-            cluster = KMeans(k, **settings).fit_predict(task.rows, sample_weight=task.counts)
-            starts.append(clustered_mixture(task.rows, task.counts, cluster, k, self.reg_covar))
-        return starts
-
-    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> Fitted:
+    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all tasks of a batch."""
         owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
         m, d = rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
@@ -231,7 +235,7 @@ class EMFits(OneShot):
 
 
 @jit_in_order
-def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> Fitted:
+def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> BlockFit:
     theta = jax.tree.map(jnp.asarray, theta)
     rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]
     return expectation_maximisation(theta, rows, counts, max_iter, numbers[0], numbers[1], prior)
