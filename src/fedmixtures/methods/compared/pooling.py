@@ -27,6 +27,12 @@ def check_em(reg_covar: float, prior: ShapePrior | None) -> None:
         raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
 
 
+def check_share(name: str, value: float, most: float = 1.0) -> None:
+    """A number from zero to `most`."""
+    if not 0.0 <= value <= most:
+        raise ValueError(f"`{name}` is {value!r}. Give a number from 0 to {most:g}.")
+
+
 def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) -> Weights:
     """Shares of the mass, none of them zero."""
     mass = mass if prior is None else mass + prior.extra_mass
@@ -39,6 +45,18 @@ def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) 
 def losses(s: Statistics, data: NodeRows) -> PerNode:
     """Eq. (1) from statistics of counted rows."""
     return -s.log_likelihood / jnp.where(data.total_weight > 0, data.total_weight, 1.0)
+
+
+def moment_match(
+    mass: np.ndarray, means: np.ndarray, covariances: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Total mass, mean and covariance of parts (..., a), (..., a, d), (..., a, d, d) as one."""
+    total = mass.sum(-1)
+    share = mass / np.where(total > 0, total, 1.0)[..., None]
+    mean = np.einsum("...a,...ai->...i", share, means)
+    away = means - mean[..., None, :]
+    within = np.einsum("...a,...aij->...ij", share, covariances)
+    return total, mean, within + np.einsum("...a,...ai,...aj->...ij", share, away, away)
 
 
 def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
