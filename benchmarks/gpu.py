@@ -27,9 +27,9 @@ from fedmixtures.engine.run import rounds
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph import Network, sparse_random
 from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.kernels.dispatch import nll_and_gradient
+from fedmixtures.kernels.trial import outcomes
 from fedmixtures.mixture.precision import precision
-from fedmixtures.mixture.statistics import nll_and_gradient
-from fedmixtures.mixture.trial import outcomes
 
 FEASIBLE = FeasibleSet(1e-3, 50.0, 0.05, 100.0)
 TOGETHER = 5
@@ -101,16 +101,15 @@ def _parts(program: GTVMin, layout, states) -> dict[str, float]:
         def one(state, group):
             received = jax.tree.map(lambda t: t[group.sender], table)
             keys = rounds._of_round(group.slot_key, jnp.int32(0))
-            frozen = program.discrepancy.freeze_slots(state, received, keys)
-            return program.discrepancy.weigh(frozen, group.weight)
+            return program.discrepancy.couple(state, received, keys, group.weight)
 
         return [rounds.over_blocks(one, s, g) for s, g in zip(states, groups, strict=True)]
 
     @jax.jit
-    def pull(states, frozen, groups):
+    def pull(states, couplings):
         return [
-            rounds.over_blocks(program.discrepancy.pull, s, f, g.weight)
-            for s, f, g in zip(states, frozen, groups, strict=True)
+            rounds.over_blocks(lambda state, coupling: coupling.pull(state), s, coupling)
+            for s, coupling in zip(states, couplings, strict=True)
         ]
 
     def several(n):
@@ -120,11 +119,11 @@ def _parts(program: GTVMin, layout, states) -> dict[str, float]:
     frozen = jax.block_until_ready(freeze(states, groups))
     found = {"freeze_first_s": time.perf_counter() - begin}
     begin = time.perf_counter()
-    jax.block_until_ready(pull(states, frozen, groups))
+    jax.block_until_ready(pull(states, frozen))
     found |= {
         "step_first_s": time.perf_counter() - begin,
         "freeze": seconds(freeze, states, groups),
-        "step": seconds(pull, states, frozen, groups),
+        "step": seconds(pull, states, frozen),
     }
     del frozen
     found["round_alone"] = seconds(several, 1, together=3)

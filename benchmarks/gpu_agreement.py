@@ -23,7 +23,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network
-from fedmixtures.mixture.trial import outcomes
+from fedmixtures.kernels.trial import outcomes
 
 COUPLINGS = {"mmd": MMD(), "euclidean": Euclidean(), "kl": KL()}
 SMALL, ROUNDS, LARGE, CHOSEN = 2_000, 40, 100_000, 500

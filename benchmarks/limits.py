@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks import ours
 from benchmarks.problems import BANDWIDTHS, KL_SAMPLES, Problem, problem
 from benchmarks.timing import interleaved
-from fedmixtures.mixture.compiling import jit
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture.precision import precision
 
 LANES = 2048

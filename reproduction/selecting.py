@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures._ties import first_greatest
 from reproduction.cells import Cell, fit_cell
 from reproduction.config import Experiment, Problem, Row
 from reproduction.journal import Journal
@@ -31,7 +32,9 @@ def choose(
     candidates: Iterable[tuple[Choice, Cell]], seeds: Sequence[int], journal: Journal
 ) -> Choice:
     """The choice with the highest median validation LL; the first of equals."""
-    return max(candidates, key=lambda entry: median_likelihood(entry[1], seeds, journal))[0]
+    tried = list(candidates)
+    medians = np.array([median_likelihood(cell, seeds, journal) for _, cell in tried])
+    return tried[first_greatest(medians, scale=1.0)][0]
 
 
 def tuning_cells(experiment: Experiment) -> list[Cell]:

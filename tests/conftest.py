@@ -4,7 +4,7 @@ import gc
 import os
 from pathlib import Path
 
-# Most of the time goes into compiling; this way it takes two thirds (mixture.compiling says more).
+# Most of the time goes into compiling; this way it takes two thirds (kernels.compiling says more).
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
 import jax  # noqa: E402 (after its flags)

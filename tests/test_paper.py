@@ -16,9 +16,9 @@ from scipy.stats import multivariate_normal
 import reference
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.engine.layout.blocks import node_group
+from fedmixtures.kernels.dispatch import nll_and_gradient
 from fedmixtures.mixture import density, sampling
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.statistics import nll_and_gradient
 from helpers import (
     ANY_COUNTS,
     DISCREPANCIES,
@@ -157,10 +157,11 @@ def test_eq3_consensus_is_the_average_of_the_matched_neighbours():
     D = Euclidean()
     with double():
         keys = jr.split(jr.key(0), (1, 3))
-        frozen = eqx.filter_jit(D.freeze_slots)(own, neighbours, keys)
-        mean = jax.tree.map(lambda part: np.average(part, axis=1, weights=weight[0]), frozen)
-        _, at_mean = eqx.filter_jit(D.pull)(mean, frozen, weight)
-        _, elsewhere = eqx.filter_jit(D.pull)(own, frozen, weight)
+        matched = jax.vmap(jax.vmap(D.freeze, in_axes=(None, 0, 0)))(own, neighbours, keys)
+        mean = jax.tree.map(lambda part: np.average(part, axis=1, weights=weight[0]), matched)
+        coupling = eqx.filter_jit(D.couple)(own, neighbours, keys, weight)
+        _, at_mean = coupling.pull(mean)
+        _, elsewhere = coupling.pull(own)
     assert np.abs(flat(at_mean)).max() < 1e-12
     assert np.abs(flat(elsewhere)).max() > 0.1
 

@@ -19,9 +19,9 @@ from fedmixtures.engine.run.watch import FAR
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import METHODS
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Method, NodeProgram
 from fedmixtures.methods.gtvmin import GTVMin
-from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double

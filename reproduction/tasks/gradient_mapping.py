@@ -18,8 +18,8 @@ import numpy as np
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.options import Options
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.gtvmin import GTVMin
-from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.density import local_loss
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double

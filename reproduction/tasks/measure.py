@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmixtures._ties import first_greatest
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import Scenario
 from fedmixtures.engine.evaluate import log_joint_rows
@@ -44,7 +45,7 @@ class Rows:
         density = np.logaddexp.reduce(joint, axis=1)
         ll = np.add.reduceat(density, self.data.offsets[:-1]) / self.data.counts
         nodes = self.data.node_index
-        nmi = node_mutual_information(self.components, joint.argmax(1), nodes)
+        nmi = node_mutual_information(self.components, first_greatest(joint, scale=1.0), nodes)
         return ll, np.array([nmi[node] for node in range(self.data.n_nodes)])
 
     def log_likelihood(self, theta: Mixture) -> np.ndarray:

@@ -14,8 +14,8 @@ import numpy as np
 
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
-from fedmixtures.discrepancy.matching import best_matching
 from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from fedmixtures import KL, MMD, Euclidean
-from fedmixtures.discrepancy.matching import best_matching
+from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.mixture.precision import precision
 from helpers import DISCREPANCIES, NEVER_NEGATIVE, SAMPLE_FREE, SYMMETRIC, mixture, name_of, stack
 

@@ -10,7 +10,7 @@ import pytest
 
 import reference
 from fedmixtures import KL, MMD, AbstractDiscrepancy, Euclidean, GTVMin, Mixture
-from fedmixtures.mixture.compiling import jit
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture.precision import double, precision
 from helpers import DISCREPANCIES, WIDE, assert_close, name_of, problem, stack
 
@@ -36,28 +36,12 @@ def block(n, k, d, slots, **options):
 
 
 @jit
-def _pulls(D, own, neighbours, weight, drawn):
-    own, neighbours = jax.tree.map(jnp.asarray, (own, neighbours))
-    frozen = drawn
-    if not D.random:
-        digests = jax.vmap(jax.vmap(D.digest))(neighbours)
-        frozen = D.freeze_slots(own, digests, jr.split(jr.key(0), weight.shape))
-    return D.pull(own, frozen, weight), AbstractDiscrepancy.pull(D, own, frozen, weight)
-
-
-def drawn_from(neighbours, n):
-    """Points near each neighbour and some log-density there: all that a pull sees of a draw."""
-    rng = np.random.default_rng(7)
-    shape = neighbours.weights.shape[:2]
-    centre = neighbours.means[..., 0, :][..., None, :]
-    points = centre + rng.standard_normal((*shape, n, neighbours.n_features))
-    return points, rng.standard_normal((*shape, n))
-
-
 def pulls(D, own, neighbours, weight):
     """Value and gradient by the class itself and as derived from `__call__`."""
-    drawn = drawn_from(neighbours, D.n_samples) if D.random else None
-    return _pulls(D, own, neighbours, weight, drawn)
+    own, neighbours = jax.tree.map(jnp.asarray, (own, neighbours))
+    digests = jax.vmap(jax.vmap(D.digest))(neighbours)
+    args = own, digests, jr.split(jr.key(0), weight.shape), weight
+    return D.couple(*args).pull(own), AbstractDiscrepancy.couple(D, *args).pull(own)
 
 
 @pytest.mark.parametrize(("D", "shape"), CASES)
@@ -90,23 +74,19 @@ def test_float32_near_1e4_stays_finite_and_close(D):
     own, neighbours, weight = block(5, 3, 2, 4, centre=1e4)
     rounded = jax.tree.map(lambda part: part.astype(np.float32), (own, neighbours))
     exact = jax.tree.map(lambda part: part.astype(np.float64), rounded)
-    if D.random:
-        frozen = drawn_from(exact[1], D.n_samples)
-    else:
-        with double():
-            keys = jr.split(jr.key(0), weight.shape)
-            freeze = lambda own, others: D.freeze_slots(
-                own, jax.vmap(jax.vmap(D.digest))(others), keys
-            )
-            frozen = jax.jit(freeze)(*exact)
-    frozen = jax.tree.map(lambda part: np.asarray(part, np.float32), frozen)
-    pull = jit(type(D).pull)
+    with double():
+        keys = jr.split(jr.key(0), weight.shape)
+        freeze = lambda own, others: D.couple(
+            own, jax.vmap(jax.vmap(D.digest))(others), keys, jnp.asarray(weight)
+        )
+        coupling = jax.tree.map(np.asarray, jax.jit(freeze)(*exact))
+    pull = jit(lambda coupling, own: coupling.pull(own))
     single = lambda tree: jax.tree.map(lambda part: jnp.asarray(part, "float32"), tree)
     with double():
-        same = jax.tree.map(lambda part: part.astype(np.float64), frozen)
-        value, gradient = pull(D, exact[0], same, weight)
+        same = jax.tree.map(lambda part: part.astype(np.float32).astype(np.float64), coupling)
+        value, gradient = pull(same, exact[0])
     with precision("float32"):
-        value32, gradient32 = pull(D, *single((exact[0], frozen, weight)))
+        value32, gradient32 = pull(*single((coupling, exact[0])))
     assert value32.dtype == np.float32
     np.testing.assert_allclose(value32, value, rtol=1e-4, atol=1e-4)
     for got, wanted in zip(gradient32.parts, gradient.parts, strict=True):

@@ -8,7 +8,8 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.graph.generate import erdos_renyi_ring, ring
-from fedmixtures.mixture.compiling import rounded_up
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.compiling import rounded_up
 from fedmixtures.mixture.precision import double
 
 
@@ -22,7 +23,7 @@ def data_of(counts, seed=0, weights=True):
 def small_blocks(monkeypatch, overhead=0.0, nodes=4):
     """Make several groups and blocks of what would be one."""
     monkeypatch.setattr(blocks, "GROUP_OVERHEAD", overhead)
-    monkeypatch.setattr(blocks, "BLOCK_NODES", nodes)
+    monkeypatch.setattr(dispatch, "BLOCK_NODES", nodes)
 
 
 def test_lengths_grow_by_at_most_a_quarter():

@@ -41,11 +41,14 @@ class Talk(Conversation):
 
     def run(self, block: Block):
         own = np.stack([x.mean(0) for x, _ in each_node(block)])
-        theirs = yield Broadcast(own)
-        near = np.abs(theirs - own[:, None]).max(-1) < 3
-        letters = yield PerNeighbour(1000 * own[:, None, :1] + theirs[..., :1])
-        group, size = yield Connect(near)
-        draw = np.array([np.random.default_rng(key).normal() for key in block.node_key])
+        table = yield Broadcast(own)
+        np.testing.assert_array_equal(table[block.line], own)
+        theirs, mine = table[block.sender], own[block.receiver]
+        near = np.abs(theirs - mine).max(-1) < 3
+        letters = yield PerNeighbour(1000 * mine[:, :1] + theirs[:, :1])
+        group, size, rank = yield Connect(near)
+        hashes = block.data.label_hashes
+        draw = np.array([np.random.default_rng([block.seed, h]).normal() for h in hashes])
         total = yield Sum({"mean": own, "draw": draw, "one": np.ones(len(own), int)}, group)
         mean = total["mean"] / total["one"][:, None]
         d = own.shape[1]
@@ -55,7 +58,8 @@ class Talk(Conversation):
             np.broadcast_to(np.eye(d), (len(own), 1, d, d)),
         )
         nodes = {"group": group, "size": size, "draw": total["draw"], "members": total["one"]}
-        return Outcome(theta, nodes=nodes, slots={"letter": letters, "near": near})
+        nodes["rank"] = rank
+        return Outcome(theta, nodes=nodes, edges={"letter": letters, "near": near})
 
     @property
     def needs_start(self) -> bool:
@@ -108,6 +112,10 @@ def test_messages_arrive_groups_are_found_and_bytes_are_counted():
     group = told.nodes["group"]
     assert [len(set(group[:3])), len(set(group[3:6])), len(set(group))] == [1, 1, 4]
     assert told.nodes["size"].tolist() == told.nodes["members"].tolist() == [3] * 6 + [1, 1]
+    ranks = told.nodes["rank"]
+    assert ranks[1] == ranks[4] == 0  # the middle of a path of three has most live edges
+    assert sorted(ranks[:3]) == sorted(ranks[3:6]) == [0, 1, 2]
+    assert sorted(ranks[6:]) == [0, 0]
     means = np.stack([data.of(i)[0].mean(0) for i in range(8)])
     ends = np.stack([network.source, network.target], 1)
     own, other = means[ends][..., :1], means[ends[:, ::-1]][..., :1]
@@ -138,26 +146,20 @@ def test_nodes_apart_hear_what_a_block_of_all_hears():
     data, network = problem()
     together = fm.solve(Talk(), data, network, n_components=1)
     engine = InProcess(conversation_block(data, network, [1] * 8))
-    whole, talks, slots = engine.block, [], []
+    whole, talks = engine.block, []
     for i, label in enumerate(data.labels):
-        present = whole.present[i]
-        senders = whole.sender[i][present]
-        weights = dict(
-            zip((data.labels[j] for j in senders), whole.weight[i][present], strict=True)
-        )
-        backwards = dict(reversed(weights.items()))
-        block, names = node_block(label, *data.of(i), backwards, 1)
-        assert names == tuple(weights)
-        np.testing.assert_array_equal(block.node_key[0], whole.node_key[i])
-        np.testing.assert_array_equal(block.slot_key[0][: len(names)], whole.slot_key[i][present])
+        here = whole.receiver == i
+        names = tuple(data.labels[j] for j in whole.sender[here])
+        weights = dict(zip(names, whole.weight[here], strict=True))
+        block, found = node_block(label, *data.of(i), dict(reversed(weights.items())), 1)
+        assert found == names
         talks.append(Talk().run(block))
-        slots.append(block.weight.shape[1])
     requests, outcomes = [next(talk) for talk in talks], []
     while not outcomes:
-        replies = engine(joined(requests, whole.weight.shape[1]))
+        replies = engine(joined(requests))
         for i, talk in enumerate(talks):
             try:
-                requests[i] = talk.send(own_part(replies, i, slots[i], requests[i]))
+                requests[i] = talk.send(own_part(replies, i, whole, requests[i]))
             except StopIteration as end:
                 outcomes.append(end.value)
     for i, outcome in enumerate(outcomes):
@@ -165,28 +167,23 @@ def test_nodes_apart_hear_what_a_block_of_all_hears():
         np.testing.assert_array_equal(outcome.nodes["group"], together.account.nodes["group"][[i]])
 
 
-def joined(requests, width):
+def joined(requests):
     """The requests of nodes apart as the one of a block of all."""
     (kind,) = {type(request) for request in requests}
-
-    def wide(part):
-        room = np.zeros((1, width, *part.shape[2:]), part.dtype)
-        room[:, : part.shape[1]] = part
-        return room
-
-    if kind is Broadcast:
-        return Broadcast(np.concatenate([r.message for r in requests]))
-    if kind is PerNeighbour:
-        return PerNeighbour(np.concatenate([wide(r.message) for r in requests]))
+    if kind in (Broadcast, PerNeighbour):
+        return kind(np.concatenate([r.message for r in requests]))
     if kind is Connect:
-        return Connect(np.concatenate([wide(r.live) for r in requests]))
+        return Connect(np.concatenate([r.live for r in requests]))
     share = {n: np.concatenate([r.share[n] for r in requests]) for n in requests[0].share}
     return Sum(share, np.concatenate([r.group for r in requests]))
 
 
-def own_part(replies, i, width, request):
-    if isinstance(request, Broadcast | PerNeighbour):
-        return replies[[i], :width]
+def own_part(replies, i, whole, request):
+    here = whole.receiver == i
+    if isinstance(request, Broadcast):
+        return replies[[i, *whole.sender[here]]]
+    if isinstance(request, PerNeighbour):
+        return replies[here]
     if isinstance(request, Connect):
         return tuple(part[[i]] for part in replies)
     return {name: part[[i]] for name, part in replies.items()}

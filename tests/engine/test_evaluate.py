@@ -7,6 +7,7 @@ import reference
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import log_joint_rows
 from fedmixtures.engine.layout import blocks
+from fedmixtures.kernels import dispatch
 from helpers import stack
 
 
@@ -14,7 +15,7 @@ from helpers import stack
 def test_rows_come_back_in_their_order(monkeypatch, several):
     if several:
         monkeypatch.setattr(blocks, "GROUP_OVERHEAD", 0.0)
-        monkeypatch.setattr(blocks, "BLOCK_NODES", 2)
+        monkeypatch.setattr(dispatch, "BLOCK_NODES", 2)
     rng = np.random.default_rng(0)
     counts = [5, 60, 3, 200, 17]
     nodes = rng.permutation(np.repeat(list("abcde"), counts))

@@ -11,6 +11,7 @@ from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring
+from fedmixtures.kernels import dispatch
 from fedmixtures.methods.base import Info, NodeProgram, Outgoing
 
 
@@ -52,7 +53,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(("constants", "options"), LAYOUTS)
 def test_letters_arrive_where_they_are_addressed_to(monkeypatch, constants, options):
     for name, value in constants.items():
-        monkeypatch.setattr(blocks, name, value)
+        monkeypatch.setattr(blocks if hasattr(blocks, name) else dispatch, name, value)
     if "devices" in options:
         options = {"devices": tuple(jax.devices()[: options["devices"]])}
     n = 11

@@ -10,6 +10,7 @@ from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels import dispatch
 from helpers import WIDE, Problem, assert_close, flat, name_of, problem, stack
 
 # Two numbers of rows and one of neighbours: apart, these nodes are no more than two shapes.
@@ -45,7 +46,7 @@ def test_many_groups_and_blocks_give_the_same_numbers(D, monkeypatch):
     p = problem(**SMALL, edges=RING)
     together = run(p, D)
     monkeypatch.setattr(blocks, "GROUP_OVERHEAD", 0.0)
-    monkeypatch.setattr(blocks, "BLOCK_NODES", 2)
+    monkeypatch.setattr(dispatch, "BLOCK_NODES", 2)
     assert_same(run(p, D), together)
 
 

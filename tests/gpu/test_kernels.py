@@ -1,18 +1,19 @@
 """The GPU kernels, interpreted: the same sums as the CPU's, whatever the tile holds."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedmixtures import KL, MMD, Euclidean, Mixture
-from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu
-from fedmixtures.discrepancy.matching import best_matchings
-from fedmixtures.mixture import statistics
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.cpu.matching import best_matchings, best_path
+from fedmixtures.kernels.cpu.pair_sums import Atoms
+from fedmixtures.kernels.gpu.drawing import drawn_points_gpu
+from fedmixtures.kernels.gpu.likelihood import GpuRows, nll_gpu, statistics_gpu
+from fedmixtures.kernels.gpu.matching import matched_mean_gpu
+from fedmixtures.kernels.gpu.pair_sums import GpuAtoms, atom_sums_gpu
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.statistics_gpu import GpuRows, nll_gpu, statistics_of_kernel
 
 NODES = 70  # more than a tile, and no multiple of it
 
@@ -32,31 +33,33 @@ def test_mmd_sums_agree_with_the_cpu_kernel(d):
     weight = rng.uniform(size=(NODES, 5))
     weight[:, 4] = 0  # a slot nobody uses
     weight[:30, 3:] = 0  # tiles whose nodes have fewer neighbours
-    discrepancy = MMD((0.5, 2.0))
+    bandwidths = (0.5, 2.0)
     with double():
         own, neighbours = mixtures(rng, NODES, d=d), mixtures(rng, NODES, 5, d=d)
-        wanted = jax.jit(discrepancy._sums)(own, neighbours, jnp.asarray(weight))
-        on_gpu = jax.jit(partial(mmd_gpu.atom_sums_gpu, interpret=True))
-        atoms = mmd_gpu.GpuAtoms.of(neighbours).weighed(jnp.asarray(weight))
-        found = on_gpu(own, atoms, (0.5, 2.0))
+        args = neighbours, jnp.asarray(weight), jnp.zeros(NODES)
+        wanted = jax.jit(lambda own, *args: Atoms(*args, bandwidths).sums(own))(own, *args)
+        on_gpu = lambda own, *args: atom_sums_gpu(
+            own, GpuAtoms.of(*args, bandwidths), interpret=True
+        )
+        found = jax.jit(on_gpu)(own, *args)
     for a, b in zip(wanted, found, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 
 
-def test_neighbours_pull_alike_weighed_before_or_not(monkeypatch):
+def test_atoms_pull_as_those_of_the_cpu():
     rng = np.random.default_rng(5)
-    monkeypatch.setattr(mmd_gpu, "atom_sums_gpu", partial(mmd_gpu.atom_sums_gpu, interpret=True))
     discrepancy = MMD((0.5, 2.0))
     with double():
         own, neighbours = mixtures(rng, NODES), mixtures(rng, NODES, 3)
         weight, constants = (jnp.asarray(rng.uniform(size=(NODES, 3))) for _ in range(2))
-        wanted = jax.jit(discrepancy.pull)(own, (neighbours, constants), weight)
-        frozen = mmd_gpu.GpuAtoms.of(neighbours), constants
-        twice = discrepancy.weigh(discrepancy.weigh(frozen, weight), weight)
-        for one in (frozen, twice):
-            found = jax.jit(discrepancy.pull)(own, one, weight)
-            for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
-                np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+        keys = jax.random.split(jax.random.key(0), weight.shape)
+        couple = lambda own, *args: discrepancy.couple(own, args, keys, weight).pull(own)
+        wanted = jax.jit(couple)(own, neighbours, constants)
+        constant = (weight * constants).sum(-1)
+        atoms = GpuAtoms.of(neighbours, weight, constant, discrepancy.bandwidths)
+        found = jax.jit(lambda own: atoms.pull(own, interpret=True))(own)
+    for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -71,9 +74,9 @@ def test_statistics_and_gradients_agree_with_the_cpu_kernel(d):
         absent = theta.weights.at[5].set(jnp.array([0.0, 1.0]))
         theta = Mixture(absent, theta.means, theta.covariances)
         args = (theta, jnp.asarray(rng.normal(size=(NODES, 9, d))), jnp.asarray(weights))
-        wanted = jax.jit(statistics.statistics)(*args)
-        found = jax.jit(lambda *a: statistics_of_kernel(*a, interpret=True))(*args)
-        wanted_nll = jax.jit(statistics.nll_and_gradient)(*args)
+        wanted = jax.jit(dispatch.statistics)(*args)
+        found = jax.jit(lambda *a: statistics_gpu(*a, interpret=True))(*args)
+        wanted_nll = jax.jit(dispatch.nll_and_gradient)(*args)
         of_rows = lambda theta, *rows: nll_gpu(theta, GpuRows.of(*rows), interpret=True)
         found_nll = jax.jit(of_rows)(*args)
     wanted, found = (wanted, wanted_nll), (found, found_nll)
@@ -94,13 +97,12 @@ def test_centres_pull_as_the_matched_neighbours_do(d, k):
         moved = Mixture(own.weights, own.means + 0.1, 1.1 * own.covariances)
         weight = jnp.asarray(weight)
         keys = jax.random.split(jax.random.key(0), weight.shape)
-        frozen = jax.jit(discrepancy.freeze_slots)(own, neighbours, keys)
-        wanted = jax.jit(discrepancy.pull)(moved, frozen, weight)
-        pairs = euclidean_gpu.Unmatched(own, neighbours)
-        find = lambda pairs, weight: euclidean_gpu.centre_gpu(
-            pairs, weight, discrepancy.block_weights, interpret=True
+        couple = lambda own, others: discrepancy.couple(own, others, keys, weight)
+        wanted = jax.jit(couple)(own, neighbours).pull(moved)
+        find = lambda own, others: matched_mean_gpu(
+            own, others, weight, discrepancy.block_weights, interpret=True
         )
-        found = jax.jit(discrepancy.pull)(moved, jax.jit(find)(pairs, weight), weight)
+        found = jax.jit(find)(own, neighbours).pull(moved)
     for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
     assert not np.asarray(found[1].means)[7].any()
@@ -112,7 +114,7 @@ def test_paths_are_the_best_matchings(k):
     with double():
         wanted = np.asarray(best_matchings(jnp.asarray(cost)))
         rows = [[jnp.asarray(cost[c, e]) for e in range(k)] for c in range(k)]
-        least, path = map(np.asarray, euclidean_gpu.best_path(rows))
+        least, path = map(np.asarray, best_path(rows))
     partner = np.stack([(path >> (3 * c)) & 7 for c in range(k)])
     np.testing.assert_array_equal(partner, wanted)
     np.testing.assert_array_equal(least, np.take_along_axis(cost, wanted[:, None], 1).sum((0, 1)))
@@ -131,14 +133,13 @@ def test_drawn_points_pull_as_those_of_the_cpu(d):
         own, neighbours = mixtures(rng, NODES, k=3, d=d), mixtures(rng, NODES, 3, k=3, d=d)
         weight = jnp.asarray(weight)
         keys = jax.random.split(jax.random.key(1), weight.shape)
-        frozen = jax.jit(discrepancy.freeze_slots)(own, neighbours, keys)
-        wanted = jax.jit(discrepancy.pull)(own, frozen, weight)
-        draw = jax.jit(lambda *a: kl_gpu.drawn_gpu(kl_gpu.Undrawn(*a), weight, 6, interpret=True))
+        plain = jax.jit(discrepancy.couple)(own, neighbours, keys, weight)
+        wanted = jax.jit(lambda own: plain.pull(own))(own)
+        draw = jax.jit(lambda *args: drawn_points_gpu(*args, weight, 6, interpret=True))
         drawn = draw(neighbours, keys)
-        nll, gradient = jax.jit(partial(nll_gpu, interpret=True))(own, drawn.rows)
+        found = jax.jit(lambda own: drawn.pull(own, interpret=True))(own)
     points = np.asarray(drawn.rows.x).reshape(3, 6, d, -1)
-    np.testing.assert_allclose(points[0, ..., 3], np.asarray(frozen[0])[3, 0], rtol=1e-12)
-    np.testing.assert_allclose(points[1, ..., 69], np.asarray(frozen[0])[69, 1], rtol=1e-12)
-    found = (nll + drawn.constant, gradient)
+    np.testing.assert_allclose(points[0, ..., 3], np.asarray(plain.points)[3, 0], rtol=1e-12)
+    np.testing.assert_allclose(points[1, ..., 69], np.asarray(plain.points)[69, 1], rtol=1e-12)
     for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)

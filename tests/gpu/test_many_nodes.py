@@ -7,8 +7,9 @@ import pytest
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
 from fedmixtures.graph.generate import sparse_random
-from fedmixtures.init import kmeans, lloyd_gpu
 from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.gpu import clustering
 from fedmixtures.mixture.precision import double, precision
 
 
@@ -26,11 +27,10 @@ def test_the_layout_is_the_same(monkeypatch, dtype):
     data = data_of(np.random.default_rng(1).integers(1, 60, size=90))
     network = sparse_random(90, 5, 2)
     monkeypatch.setattr(blocks, "GROUP_OVERHEAD", 0.0)
-    monkeypatch.setattr(blocks, "BLOCK_NODES", blocks.GPU_NODES)
+    monkeypatch.setattr(dispatch, "BLOCK_NODES", dispatch.GPU_NODES)
     with precision(dtype):
         wanted = blocks.build_layout(data, network, dtype, seed=3)
-        monkeypatch.setattr(blocks, "on_gpu", lambda: True)
-        monkeypatch.setattr(blocks, "MANY_NODES", 0)
+        monkeypatch.setattr(dispatch, "lays_out_on_device", lambda n_nodes, n_rows: True)
         found = blocks.build_layout(data, network, dtype, seed=3)
     assert len(wanted.groups) > 2
     np.testing.assert_array_equal(found.position, wanted.position)
@@ -51,7 +51,7 @@ def test_the_start_is_the_same(monkeypatch, digits):
     start = KMeansStart(n_init=3, ridge=0.1, batched=True)
     with double():
         wanted = start.mixtures(data, [3, 2, 3, 3, 3, 2], 5, 0.0)
-        monkeypatch.setattr(kmeans, "on_gpu", lambda: True)
+        monkeypatch.setattr(dispatch, "sorts_on_device", lambda: True)
         found = start.mixtures(data, [3, 2, 3, 3, 3, 2], 5, 0.0)
     for a, b in zip(wanted.parts, found.parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
@@ -60,11 +60,11 @@ def test_the_start_is_the_same(monkeypatch, digits):
 @pytest.mark.parametrize(("k", "d"), [(3, 1), (4, 3)])
 def test_the_kernel_clusters_as_the_plain_form_does(k, d):
     """Empty clusters too; differences beyond 1e-9 are an error."""
-    lloyd_gpu.trial(k, d, "float64", interpret=True)
+    clustering.trial(k, d, "float64", interpret=True)
 
 
 def test_too_few_distinct_rows_are_named(monkeypatch):
     data = NodeData.from_rows(np.ones((8, 1)), np.repeat([4, 5], 4))
-    monkeypatch.setattr(kmeans, "on_gpu", lambda: True)
+    monkeypatch.setattr(dispatch, "sorts_on_device", lambda: True)
     with pytest.raises(ValueError, match=r"node 4 has 1 distinct row but n_components=2"):
         KMeansStart(batched=True).mixtures(data, [2, 2], 0, 0.1)

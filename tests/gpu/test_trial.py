@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fedmixtures.discrepancy import euclidean_gpu, kl_gpu, mmd_gpu, mmd_pairs_gpu
-from fedmixtures.init import lloyd_gpu
-from fedmixtures.mixture import statistics_gpu, trial
+from fedmixtures.kernels import trial
+from fedmixtures.kernels.gpu import clustering, drawing, likelihood, matching, pair_sums
 from fedmixtures.mixture.precision import precision
 
-KERNELS = [euclidean_gpu, kl_gpu, mmd_gpu, statistics_gpu, lloyd_gpu]
+KERNELS = [matching, drawing, pair_sums, likelihood, clustering]
 
 
 @pytest.mark.parametrize("module", KERNELS)
@@ -35,9 +34,9 @@ def test_kernels_can_be_written_for_a_gpu(monkeypatch, module, dtype):
 
 
 def test_a_wrong_kernel_fails_its_trial(monkeypatch):
-    monkeypatch.setattr(mmd_pairs_gpu, "LOG2_E", 1.44)
+    monkeypatch.setattr(pair_sums, "LOG2_E", 1.44)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        mmd_gpu.trial(2, 2, "float64", interpret=True)
+        pair_sums.trial(2, 2, "float64", interpret=True)
 
 
 def test_what_fails_is_left_out_with_one_warning():

@@ -7,9 +7,9 @@ from sklearn.cluster import KMeans
 
 from fedmixtures import KMeansStart
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.batched import lloyd, plus_plus
 from fedmixtures.init.kmeans import clustered_mixture, distinct_rows
 from fedmixtures.init.many_nodes import distinct_rows_of_all, mixtures_of_many, seeds_of_many
+from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus
 from fedmixtures.mixture.precision import double
 from helpers import assert_close
 
@@ -117,7 +117,7 @@ def test_a_node_starts_the_same_beside_any_other_nodes_and_in_any_batch(monkeypa
     alone = KMeansStart(batched=True).mixtures(few, [4, 4], seed=0, default_ridge=0.01)
     for i, label in enumerate((3, 7)):
         assert_close(alone.at(i), whole.at(label), 1e-12)
-    monkeypatch.setattr("fedmixtures.init.many_nodes.BATCH_ROWS", 2000)
+    monkeypatch.setattr("fedmixtures.kernels.dispatch.CPU_CLUSTERED", 2000)
     _, small = many()
     assert_close(small, whole, 1e-12)
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedmixtures.mixture import compiling
-from fedmixtures.mixture.compiling import jit, jit_in_order
+from fedmixtures.kernels import compiling
+from fedmixtures.kernels.compiling import jit, jit_in_order
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 

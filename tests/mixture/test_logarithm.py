@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedmixtures.mixture.compiling import jit
-from fedmixtures.mixture.logarithm import fast_log
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.mixture.arithmetic import fast_log
 from fedmixtures.mixture.precision import precision
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedmixtures.mixture.philox import normal, philox, random_words, uniform
+from fedmixtures.mixture.arithmetic import normal, philox, random_words, uniform
 from fedmixtures.mixture.precision import precision
 
 # Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds): counter, key, result.

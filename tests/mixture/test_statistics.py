@@ -7,8 +7,9 @@ import pytest
 
 import reference
 from fedmixtures import Mixture
-from fedmixtures.mixture import density, statistics
-from fedmixtures.mixture.compiling import jit
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.mixture import density
 from fedmixtures.mixture.precision import double, precision
 from helpers import assert_close, draw, mixture, stack
 
@@ -44,7 +45,7 @@ def test_statistics_agree_with_a_loop(n, k, d, m):
     theta = stack(3, n, k, d, condition=1e6, centre=1e4, absent=1)
     rows, weights = rows_for(theta, m)
     with double():
-        s = jit(statistics.statistics)(theta, rows, weights)
+        s = jit(dispatch.statistics)(theta, rows, weights)
     found = (s.log_likelihood, s.mass, s.first, s.second)
     for i in range(n):
         for got, wanted in zip(found, by_loop(theta.at(i), rows[i], weights[i]), strict=True):
@@ -60,7 +61,7 @@ def test_gradient_agrees_with_automatic_differentiation(n, k, d, m):
     def both(parts, rows, weights):
         theta = Mixture(*parts)
         derived = jax.vmap(jax.value_and_grad(density.local_loss))(theta, rows, weights)
-        return statistics.nll_and_gradient(theta, rows, weights), derived
+        return dispatch.nll_and_gradient(theta, rows, weights), derived
 
     with double():
         parts = tuple(jnp.asarray(part) for part in theta.parts)
@@ -74,9 +75,9 @@ def test_chunks_of_rows_add_up(monkeypatch):
     theta = stack(2, 3, 2, 2)
     rows, weights = rows_for(theta, 41)
     with double():
-        whole = jit(statistics.statistics)(theta, rows, weights)
-        monkeypatch.setattr(statistics, "ROW_CHUNK", 16)
-        chunked = jit(lambda *a: statistics.statistics(*a))(theta, rows, weights)
+        whole = jit(dispatch.statistics)(theta, rows, weights)
+        monkeypatch.setattr(dispatch, "ROW_CHUNK", 16)
+        chunked = jit(lambda *a: dispatch.statistics(*a))(theta, rows, weights)
     for got, wanted in zip(jax.tree.leaves(chunked), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 
@@ -85,7 +86,7 @@ def test_absent_components_change_nothing():
     theta, padded = stack(4, 2, 3, 2), stack(4, 2, 3, 2, absent=2)
     rows, weights = rows_for(theta, 12)
     with double():
-        gradient = jit(statistics.nll_and_gradient)
+        gradient = jit(dispatch.nll_and_gradient)
         value, g = gradient(theta, rows, weights)
         same, g_padded = gradient(padded, rows, weights)
     np.testing.assert_allclose(same, value, rtol=1e-13)
@@ -98,7 +99,7 @@ def test_rows_without_a_node_give_zero():
     """An empty place of a block has weights zero: no NaN may come of it."""
     theta, rows = stack(0, 2, 3, 2), np.zeros((2, 4, 2))
     with double():
-        value, gradient = jit(statistics.nll_and_gradient)(theta, rows, np.zeros((2, 4)))
+        value, gradient = jit(dispatch.nll_and_gradient)(theta, rows, np.zeros((2, 4)))
     assert np.asarray(value).tolist() == [0.0, 0.0]
     assert all(not np.asarray(part).any() for part in gradient.parts)
 
@@ -112,10 +113,10 @@ def test_float32_near_1e4_is_as_good_as_its_rows(d):
     theta = Mixture(p.weights[None], means[None], p.covariances[None])
     weights = np.full((1, 50), 1 / 50)
     with double():
-        value, gradient = jit(statistics.nll_and_gradient)(theta, rows.astype(np.float64), weights)
+        value, gradient = jit(dispatch.nll_and_gradient)(theta, rows.astype(np.float64), weights)
     with precision("float32"):
         single = Mixture(*(jnp.asarray(part, jnp.float32) for part in theta.parts))
-        value32, gradient32 = jit(statistics.nll_and_gradient)(
+        value32, gradient32 = jit(dispatch.nll_and_gradient)(
             single, jnp.asarray(rows), jnp.asarray(weights, jnp.float32)
         )
     np.testing.assert_allclose(value32, value, rtol=1e-5)

@@ -153,6 +153,7 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
     import numpy as np
     from rich.table import Table
 
+    from fedmixtures._ties import first_greatest
     from fedmixtures.cli.console import console, short, size
     from fedmixtures.metrics.summary import median_interval, paired_difference
 
@@ -165,7 +166,8 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
     for head in ("LL", "95% interval", f"vs {chosen[0]}", "95% interval", "sent/node", "s"):
         table.add_column(head, justify="right", no_wrap=True)
     medians = {name: median_interval(means(name)) for name in chosen}
-    best = max(chosen, key=lambda name: np.nan_to_num(medians[name].median, nan=-np.inf))
+    likely = np.nan_to_num([medians[name].median for name in chosen], nan=-np.inf)
+    best = chosen[first_greatest(likely, scale=1.0)]
     for name in chosen:
         own = [r for r in results if r["method"] == name]
         difference = paired_difference(means(name), means(chosen[0]))

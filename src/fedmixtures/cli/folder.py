@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures._ties import first_greatest
 from fedmixtures.cli.prepare import Task
 from fedmixtures.cli.session import Fitted, findings, has_likelihood
 from fedmixtures.cli.settings import FitSettings
@@ -62,7 +63,7 @@ def write_rows(path: Path, task: Task, fitted: Fitted) -> None:
         "row": np.arange(table.n_rows),
         "node": table.nodes,
         "held_out": task.held,
-        "component": probabilities.argmax(1),
+        "component": first_greatest(probabilities),
     }
     if len(table.files) > 1:
         columns["file"] = np.array([Path(f).name for f in table.files])[table.origin]

@@ -35,6 +35,7 @@ def predict(
     """
     import numpy as np
 
+    from fedmixtures._ties import first_greatest
     from fedmixtures.cli.console import say
     from fedmixtures.cli.loaded import load_run
     from fedmixtures.io.runs import write_assignments
@@ -50,7 +51,7 @@ def predict(
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,
-        "component": joint.argmax(1),
+        "component": first_greatest(joint, scale=1.0),
         "log_density": density,
     }
     write_assignments(out, columns, np.exp(joint - density[:, None]), overwrite=False)

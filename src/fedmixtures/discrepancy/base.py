@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -18,11 +18,20 @@ from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
 
+@runtime_checkable
+class Coupling(Protocol):
+    """The neighbours of a block's nodes, frozen and weighed for all local steps of a round."""
+
+    def pull(self, own: Mixture) -> tuple[PerNode, Mixture]:
+        """Weighted sum of D over the slots of every node, and its gradient in `own`."""
+        ...
+
+
 class AbstractDiscrepancy(eqx.Module):
     """How far a node's mixture is from one neighbour's: the D of eq. (2).
 
     A new one needs `freeze` and `__call__`, written for one pair; the rest follows by automatic
-    differentiation. `pull` may be overridden by a closed form over a whole block, which must
+    differentiation. `couple` may be overridden by a closed form over a whole block, which must
     agree with the derived one (one parametrised test checks all of them).
     """
 
@@ -46,23 +55,13 @@ class AbstractDiscrepancy(eqx.Module):
         """What follows from a received mixture alone, worked out once for all who receive it."""
         return mixture
 
-    def freeze_slots(self, own: Mixture, neighbours: Any, keys: SlotKeys) -> Any:
-        """`freeze` for every neighbour slot of every node of a block."""
+    def couple(self, own: Mixture, neighbours: Any, keys: SlotKeys, weight: PerSlot) -> Coupling:
+        """`freeze` for every neighbour slot of every node of a block; `neighbours` are digests.
+
+        Slots in use come first; an empty one has weight zero.
+        """
         over_slots = jax.vmap(self.freeze, in_axes=(None, 0, 0))
-        return jax.vmap(over_slots)(own, neighbours, keys)
-
-    def weigh(self, frozen: Any, weight: PerSlot) -> Any:
-        """What `pull` takes in place of `frozen` where the weights stay the same for a round."""
-        del weight
-        return frozen
-
-    def pull(self, own: Mixture, frozen: Any, weight: PerSlot) -> tuple[PerNode, Mixture]:
-        """Weighted sum of D over the slots of every node, and its gradient in `own`."""
-
-        def one_node(own, frozen, weight) -> Scalar:
-            return weight @ jax.vmap(self, in_axes=(None, 0))(own, frozen)
-
-        return jax.vmap(jax.value_and_grad(one_node))(own, frozen, weight)
+        return DerivedCoupling(self, jax.vmap(over_slots)(own, neighbours, keys), weight)
 
     def between(self, own: Mixture, neighbour: Mixture, random_state: int | None = None) -> float:
         """The value of D(own, neighbour) for two mixtures, in float64.
@@ -92,6 +91,22 @@ class AbstractDiscrepancy(eqx.Module):
                 f"components differ: {_checks.listed(counts)}. Use one n_components for all nodes, "
                 "or KL or MMD, which compare densities."
             )
+
+
+class DerivedCoupling(eqx.Module):
+    """The coupling of any discrepancy, by automatic differentiation."""
+
+    discrepancy: AbstractDiscrepancy
+    frozen: Any
+    weight: PerSlot
+
+    def pull(self, own: Mixture) -> tuple[PerNode, Mixture]:
+        """Weighted sum of D over the slots of every node, and its gradient in `own`."""
+
+        def one_node(own, frozen, weight) -> Scalar:
+            return weight @ jax.vmap(self.discrepancy, in_axes=(None, 0))(own, frozen)
+
+        return jax.vmap(jax.value_and_grad(one_node))(own, self.frozen, self.weight)
 
 
 @eqx.filter_jit

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import jax
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures import _checks
-from fedmixtures._types import Array, PerNode, PerSlot, Scalar
-from fedmixtures.discrepancy.base import AbstractDiscrepancy
-from fedmixtures.discrepancy.mmd_kernels import Sums, atom_sums
-from fedmixtures.mixture.linear import inverse_cholesky, on_gpu
+from fedmixtures._types import Array, PerSlot, Scalar, SlotKeys
+from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
+from fedmixtures.kernels import dispatch
+from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.trial import passes
 
 
 class MMD(AbstractDiscrepancy):
@@ -40,25 +40,6 @@ class MMD(AbstractDiscrepancy):
         del own, key
         return neighbour
 
-    def freeze_slots(self, own, neighbours, keys):
-        """As given; on a GPU laid out once for the kernel that all local steps call."""
-        if not on_gpu():
-            return super().freeze_slots(own, neighbours, keys)
-        from fedmixtures.discrepancy.mmd_gpu import MOST_FEATURES, GpuAtoms, trial
-
-        d = own.n_features
-        if d > MOST_FEATURES or not passes(trial, own.n_components, d, own.means.dtype):
-            return super().freeze_slots(own, neighbours, keys)
-        mixtures, constants = neighbours
-        return GpuAtoms.of(mixtures), constants
-
-    def weigh(self, frozen, weight):
-        """On a GPU with what its kernel needs of the weights, once for all local steps."""
-        neighbours, constants = frozen
-        if isinstance(neighbours, Mixture) or constants.ndim == 1:
-            return frozen
-        return neighbours.weighed(weight), (weight * constants).sum(-1)
-
     def __call__(self, own, frozen):
         """Squared MMD."""
         neighbour, constant = frozen
@@ -71,34 +52,10 @@ class MMD(AbstractDiscrepancy):
         kernels = sum(expected_kernel(difference, sums, sigma) for sigma in self.bandwidths)
         return jnp.einsum("c,e,ce->", p.weights, q.weights, kernels)
 
-    def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
-        r"""Closed form: in the gradient all mixtures are weighted atoms in one sum.
-
-        $\sum_j w_j (\langle p,p\rangle - 2\langle p,p_j\rangle)$ differentiates to twice a sum over
-        atoms: own components weigh $\sum_j w_j\, \pi_c$, those of neighbour j $-w_j \pi_{jc}$.
-        """
-        neighbours, constants = frozen
-        own_kernels, neighbour_kernels, d_means, d_covariances = self._sums(own, neighbours, weight)
-        value = (own.weights * (own_kernels + 2 * neighbour_kernels)).sum(-1)
-        scale = own.weights
-        gradient = Mixture(
-            jnp.where(own.weights > 0, 2 * (own_kernels + neighbour_kernels), 0.0),
-            2 * scale[..., None] * d_means,
-            2 * scale[..., None, None] * d_covariances,
-        )
-        if constants.ndim > 1:  # not summed by `weigh`
-            constants = (weight * constants).sum(-1)
-        return value + constants, gradient
-
-    def _sums(self, own: Mixture, neighbours, weight: PerSlot) -> Sums:
-        """Sums over all atoms, by the kernel that fits what `freeze_slots` has laid out."""
-        if not isinstance(neighbours, Mixture):
-            from fedmixtures.discrepancy.mmd_gpu import atom_sums_gpu
-
-            return atom_sums_gpu(own, neighbours.weighed(weight), self.bandwidths)
-        atoms = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], 1), own, neighbours)
-        factors = jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1)
-        return atom_sums(own, atoms, factors, self.bandwidths)
+    def couple(self, own: Mixture, neighbours: Any, keys: SlotKeys, weight: PerSlot) -> Coupling:
+        """The components of all neighbours as atoms of one sum."""
+        del keys
+        return dispatch.paired_atoms(own, *neighbours, weight, self.bandwidths)
 
 
 def expected_kernel(

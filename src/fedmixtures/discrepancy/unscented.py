@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from fedmixtures._types import PerNode, PerSlot
-from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures._types import PerSlot, SlotKeys
+from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
+from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.density import log_density
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.sigma_points import sigma_points
-from fedmixtures.mixture.statistics import nll_and_gradient
+from fedmixtures.mixture.moments import sigma_points
 
 
 class UnscentedKL(AbstractDiscrepancy):
@@ -42,13 +42,9 @@ class UnscentedKL(AbstractDiscrepancy):
         ratio = jnp.where(weights > 0, log_neighbour - log_density(own, points), 0.0)
         return weights @ ratio
 
-    def pull(self, own: Mixture, frozen, weight: PerSlot) -> tuple[PerNode, Mixture]:
-        """Closed form: the local loss on the neighbours' points."""
-        points, weights, log_neighbour = frozen
-        nodes, slots, n, d = points.shape
-        row_weights = weight[:, :, None] * weights
-        nll, gradient = nll_and_gradient(
-            own, points.reshape(nodes, slots * n, d), row_weights.reshape(nodes, slots * n)
-        )
-        constant = jnp.where(weights > 0, log_neighbour, 0.0)
-        return nll + (row_weights * constant).sum((-1, -2)), gradient
+    def couple(self, own: Mixture, neighbours: Any, keys: SlotKeys, weight: PerSlot) -> Coupling:
+        """The neighbours' points as rows of the node."""
+        del own, keys
+        points, weights, log_neighbour = neighbours
+        constants = jnp.where(weights > 0, log_neighbour, 0.0)
+        return dispatch.weighted_points(points, weights, constants, weight)

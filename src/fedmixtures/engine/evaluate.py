@@ -11,7 +11,7 @@ from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.run.rounds import over_blocks, scatter
 from fedmixtures.graph.network import Network
-from fedmixtures.mixture.compiling import jit_in_order
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.mixture.density import log_joint
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._types import Label
+from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -178,6 +179,8 @@ class Solution:
     """How the network was spread over several devices."""
     converged: bool = False
     """Whether no node's parameters changed by more than `Options.tol` in the last round."""
+    levels: Levels | None = None
+    """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

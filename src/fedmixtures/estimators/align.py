@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedmixtures._ties import first_matching, in_order
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.mixture import Mixture
 
@@ -14,20 +15,20 @@ def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
     Nodes are matched along a spanning tree of the most alike pairs, from a root in each connected
     part; the roots are matched to the first root.
     """
-    from scipy.optimize import linear_sum_assignment
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
     def matching(i: int, j: int) -> tuple[np.ndarray, float]:
         cost = _pairwise(theta.at(i), theta.at(j))
-        rows, columns = linear_sum_assignment(cost)
-        return columns, float(cost[rows, columns].sum())
+        partner = first_matching(cost)
+        return partner, float(cost[np.arange(len(cost)), partner].sum())
 
     n = network.n_nodes
-    # A tree of zero-cost edges would be read as no edges at all.
     ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
-    costs = [matching(i, j)[1] + 1e-300 for i, j in ends]
-    tree = minimum_spanning_tree(csr_array((costs, (network.source, network.target)), (n, n)))
+    costs = np.array([matching(i, j)[1] for i, j in ends])
+    # The tree depends on the order of costs alone: by rank, from 1, no two edges cost the same.
+    rank = np.argsort(in_order(costs)) + 1.0
+    tree = minimum_spanning_tree(csr_array((rank, (network.source, network.target)), (n, n)))
     orders = np.full((n, theta.n_components), -1)
     first = None
     for root in range(n):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.engine.solution import FitWarning
@@ -95,7 +96,8 @@ def select_alpha(
     table = table[:, seen > 0] / seen[seen > 0]
     scores = table.mean(1)
     errors = table.std(1, ddof=1) / np.sqrt(table.shape[1]) if table.shape[1] > 1 else 0 * scores
-    return AlphaSelection(float(alphas[int(scores.argmax())]), tuple(alphas), scores, errors)
+    best = float(alphas[first_greatest(scores, scale=1.0)])
+    return AlphaSelection(best, tuple(alphas), scores, errors)
 
 
 def folds(nodes: np.ndarray, n_folds: int, seed: int, n_components: Any) -> np.ndarray:
@@ -162,12 +164,13 @@ def select_components(
         counts = data.counts[enough]
         sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(counts)[:-1]]))
         bic[enough, c] = -2 * sums + (k * (1 + d + d * (d + 1) / 2) - 1) * np.log(counts)
-    chosen = np.array(candidates)[bic.argmin(1)]
+    chosen = np.array(candidates)[first_least(bic, scale=data.counts)]
     if not _may_differ(resolve.resolve_method(method), data, network):
         allowed = np.isfinite(bic).all(0)
         if not allowed.any():
             raise ValueError("`candidates` holds no number that every node has rows for.")
-        chosen[:] = candidates[int(np.where(allowed, bic.sum(0), np.inf).argmin())]
+        total = np.where(allowed, bic.sum(0), np.inf)
+        chosen[:] = candidates[first_least(total, scale=len(X))]
     return ComponentSelection(
         dict(zip(data.labels, chosen.tolist(), strict=True)), tuple(candidates), bic
     )

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmixtures._ties import in_order, margin
 from fedmixtures.graph.network import Network
 
 Seed = int | np.random.Generator
@@ -59,10 +60,9 @@ def nearest_neighbours(
     """Join each node to its `n_neighbours` nearest, by Euclidean distance of one point per node.
 
     An edge stands when either end counts the other among its nearest, so degrees are at least
-    `n_neighbours` and the graph need not be connected.
+    `n_neighbours` and the graph need not be connected. Of neighbours at the same distance, as on a
+    grid, those that stand first are taken.
     """
-    from sklearn.neighbors import kneighbors_graph
-
     points = np.asarray(points, dtype=np.float64)
     if points.ndim != 2 or not np.isfinite(points).all():
         raise ValueError(
@@ -74,8 +74,8 @@ def nearest_neighbours(
             f"`n_neighbours` is {n_neighbours}, but there are {len(points)} nodes. "
             f"Choose between 1 and {len(points) - 1}."
         )
-    nearest = kneighbors_graph(points, n_neighbours, include_self=False).tocoo()
-    return _union(len(points), nearest.row, nearest.col, labels)
+    nearest = _nearest_others(points, n_neighbours)
+    return _union(len(points), np.repeat(np.arange(len(points)), n_neighbours), nearest, labels)
 
 
 def sparse_random(
@@ -116,6 +116,22 @@ def star(n: int, labels: Iterable[Hashable] | None = None) -> Network:
     """Join the first node to every other."""
     _check_at_least("n", n, 1)
     return _union(n, np.zeros(n - 1, int), np.arange(1, n), labels)
+
+
+def _nearest_others(points: np.ndarray, n: int) -> np.ndarray:
+    """The `n` nearest other points of each point, one list after the other."""
+    from scipy.spatial import KDTree
+
+    tree = KDTree(points)
+    farthest = tree.query(points, [n + 1])[0][:, 0]  # the point itself is one of them
+    size = np.abs(points).max()
+    within = tree.query_ball_point(points, farthest + 2 * margin(points.dtype) * size)
+    found = []
+    for i, candidates in enumerate(within):
+        others = np.array(sorted(set(candidates) - {i}))
+        distance = np.linalg.norm(points[others] - points[i], axis=1)
+        found.append(others[in_order(distance, scale=size)[:n]])
+    return np.concatenate(found)
 
 
 def _independent_pairs(

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.many_nodes import distinct_rows_of_all, mixtures_of_many, seeds_of_many
-from fedmixtures.mixture.linear import on_gpu
+from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.mixture import Mixture
 
-MANY_NODES = 200
-"""From here on compiling the batched program pays."""
+if TYPE_CHECKING:
+    from sklearn.cluster import KMeans
+
+BATCHED_FROM = 200
+"""Nodes from which on compiling the batched program pays."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,9 @@ class KMeansStart:
     ) -> Mixture:
         """Starting mixtures of all nodes, stacked."""
         ridge = default_ridge if self.ridge is None else self.ridge
-        batched = self.batched or (self.batched is None and data.n_nodes >= MANY_NODES)
+        batched = self.batched or (self.batched is None and data.n_nodes >= BATCHED_FROM)
         seeds = seeds_of_many(seed, data.label_hashes) if batched else None
-        if seeds is not None and on_gpu():
+        if seeds is not None and dispatch.sorts_on_device():
             from fedmixtures.init.many_nodes_gpu import mixtures_on_gpu
 
             return mixtures_on_gpu(data, n_components, seeds, self.n_init, ridge)
@@ -74,11 +79,26 @@ class KMeansStart:
         if k == 1:
             cluster = np.zeros(len(rows), dtype=int)
         else:
-            from sklearn.cluster import KMeans
-
-            kmeans = KMeans(k, n_init=self.n_init, random_state=seed)
-            cluster = kmeans.fit(rows, sample_weight=weights).labels_
+            cluster = tightest_clustering(rows, weights, k, self.n_init, seed).labels_
         return clustered_mixture(rows, weights, cluster, k, ridge)
+
+
+def tightest_clustering(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
+) -> KMeans:
+    """The tightest of `n_init` clusterings by scikit-learn, the first of equals.
+
+    The restarts are those of ``KMeans(k, n_init=n_init)``, which would let rounding decide between
+    different clusterings that are equally tight.
+    """
+    import sklearn
+    from sklearn.cluster import KMeans
+
+    stream = np.random.RandomState(seed)
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        settings: dict = {"n_init": 1, "random_state": stream}
+        tried = [KMeans(k, **settings).fit(rows, sample_weight=weights) for _ in range(n_init)]
+    return tried[first_least(np.array([found.inertia_ for found in tried]))]
 
 
 def clustered_mixture(

@@ -7,17 +7,13 @@ from collections.abc import Iterator, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.batched import Clustering, lloyd, plus_plus
-from fedmixtures.mixture.compiling import jit
-from fedmixtures.mixture.linear import on_gpu
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.kernels.cpu.clustering import plus_plus
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.trial import passes
-
-BATCH_ROWS = 1 << 16
-"""Rows times restarts in one call, at most: what the processor's caches hold."""
-BATCH_ROWS_GPU = 1 << 26
 
 
 def mixtures_of_many(
@@ -30,7 +26,8 @@ def mixtures_of_many(
 ) -> Mixture:
     """Starting mixtures of all nodes, stacked; rows in an order of their own (sorted).
 
-    The tightest of `n_init` clusterings per node; with `keep_all` all of them, node after node.
+    The tightest of `n_init` clusterings per node, the first of equals; with `keep_all` all of them,
+    node after node.
     """
     kept = n_init if keep_all else 1
     k_of = np.asarray(n_components)
@@ -72,10 +69,10 @@ def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     restart = jnp.tile(jnp.arange(n_init, dtype=jnp.uint32), nodes)
     keys = jnp.stack([again(jnp.asarray(seeds)), restart], axis=-1)
     centres = plus_plus(again(x), again(weights), keys, k)
-    found = _settled(x, weights, centres)
+    found = dispatch.settled(x, weights, centres)
     labels = found.labels.reshape(nodes, n_init, m)
     if not keep_all:
-        best = found.inertia.reshape(nodes, n_init).argmin(-1)
+        best = first_least(found.inertia.reshape(nodes, n_init))
         labels = jnp.take_along_axis(labels, best[:, None, None], axis=1)
     ours = labels[:, :, None] == jnp.arange(k, dtype=labels.dtype)[None, None, :, None]
     member = jnp.where(ours, weights[:, None, None], 0.0)
@@ -87,19 +84,6 @@ def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     return mass / mass.sum(-1, keepdims=True), means + shift[:, None, None], covariances
 
 
-def _settled(x, weights, centres) -> Clustering:
-    """Lloyd's iteration of all restarts of every node."""
-    k, d = centres.shape[1:]
-    if on_gpu():
-        from fedmixtures.init.lloyd_gpu import MOST_NUMBERS, lloyd_gpu, trial
-
-        if k * d <= MOST_NUMBERS and passes(trial, k, d, x.dtype):
-            return lloyd_gpu(x, weights, centres)
-    n_init = len(centres) // len(x)
-    again = lambda part: jnp.repeat(part, n_init, axis=0)
-    return lloyd(again(x), again(weights), centres)
-
-
 _clustered = jit(clustered, quick=True)  # short runs: compiling is most of it
 
 
@@ -107,7 +91,7 @@ def batches(
     counts: np.ndarray, n_components: np.ndarray, n_init: int
 ) -> Iterator[tuple[np.ndarray, int, int, int]]:
     """Nodes of one k and alike size together: little padding, few shapes, bounded memory."""
-    room = BATCH_ROWS_GPU if on_gpu() else BATCH_ROWS
+    room = dispatch.clustered_at_once()
     # Whole octaves: a program more to compile costs as much as clustering a million rows.
     size = np.maximum(8, 1 << np.ceil(np.log2(counts)).astype(int))
     for k in np.unique(n_components):

@@ -15,7 +15,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.many_nodes import batches, clustered
-from fedmixtures.mixture.compiling import jit
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 

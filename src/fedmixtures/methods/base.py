@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -249,6 +249,24 @@ class Account:
     """(edges, 2, ...) in the order of the network: the view of the source, then of the target."""
 
 
+@dataclass(frozen=True, eq=False)
+class Levels:
+    r"""Several densities per node and how much each counts: $p_i(x) = \sum_l w_{il} p_{il}(x)$."""
+
+    names: tuple[str, ...]
+    theta: Mixture
+    """Stacked (levels, nodes, ...), NumPy."""
+    weights: np.ndarray
+    """(nodes, levels), each line sums to one."""
+    evidence: np.ndarray
+    """(nodes, levels) mean log-density of own rows under each level, fitted without them."""
+    clusters: np.ndarray
+    """(nodes,) the level that clusters are read from."""
+    prequential: np.ndarray
+    """(nodes, 1 + levels) total log-loss of own rows, each foretold from the rows before it: of the
+    weighed levels, then of each level alone. The first is at most any other plus ``ln(levels)``."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a method without rounds hands back."""
@@ -259,8 +277,10 @@ class Outcome:
     """What the user should know: turned into a warning."""
     nodes: dict[str, np.ndarray] = field(default_factory=dict)
     """For the account: arrays (nodes, ...)."""
-    slots: dict[str, np.ndarray] = field(default_factory=dict)
-    """For the account: arrays (nodes, slots, ...), of a conversation."""
+    edges: dict[str, np.ndarray] = field(default_factory=dict)
+    """For the account: arrays (edges, ...) in the order of the block, of a conversation."""
+    levels: Levels | None = None
+    """Where a node's density is a weighed sum of several; `theta` is then what clusters."""
     sent: np.ndarray | int = 0
     """Numbers each node sent to a hub (8 bytes each); a conversation is counted by its engine."""
     received: np.ndarray | int = 0
@@ -286,8 +306,8 @@ class OneShot(Method):
 class Block:
     """The nodes that one process runs a conversation for: all of them, or a single silo's one.
 
-    Arrays lead with nodes. A node's neighbours stand in its slots by the hash of their label, so
-    that no number depends on the order in which nodes came.
+    Nodes are listed by position, their neighbours as directed edges: sorted by receiver, then by
+    the hash of the sender's label, so that no number depends on the order in which nodes came.
     """
 
     data: NodeData
@@ -298,28 +318,26 @@ class Block:
     dtype: str
     start: Mixture | None
     """Starting mixtures, where the user gave some."""
-    weight: np.ndarray
-    """(nodes, slots) edge weights; zero marks a slot without a neighbour."""
-    neighbour: np.ndarray
-    """(nodes, slots) `label_hash` of the neighbour; zero where there is none."""
+    line: np.ndarray
+    """(nodes,) where each node's own message stands in the reply to a `Broadcast`."""
+    receiver: np.ndarray
+    """(edges,) the node that hears."""
     sender: np.ndarray
-    """(nodes, slots) where the neighbour stands in this block; -1 if elsewhere, or none."""
+    """(edges,) the line of the node that is heard, in the reply to a `Broadcast`."""
+    weight: np.ndarray
+    """(edges,) positive."""
+    neighbour: np.ndarray
+    """(edges,) `label_hash` of the node that is heard."""
     reverse: np.ndarray
-    """(nodes, slots) the neighbour's slot for this very node; -1 likewise."""
-    node_key: np.ndarray
-    """(nodes, 2) bits of a random key, from seed and label: for `jax.random.wrap_key_data`."""
-    slot_key: np.ndarray
-    """(nodes, slots, 2) the same, from seed, own label and the neighbour's."""
-
-    @property
-    def present(self) -> np.ndarray:
-        """(nodes, slots) where there is a neighbour."""
-        return self.weight > 0
+    """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """One message to all neighbours. Reply: what they sent, (nodes, slots, ...)."""
+    """One message to all neighbours. Reply: a table (lines, ...), own messages among them.
+
+    ``table[block.sender]`` is what was heard over every edge, ``table[block.line]`` what was sent.
+    """
 
     message: Any
     """Pytree of arrays (nodes, ...)."""
@@ -327,22 +345,29 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class PerNeighbour:
-    """A message to each neighbour. Reply: what they sent to this very node, (nodes, slots, ...)."""
+    """A message to each neighbour. Reply: what came over every edge, (edges, ...)."""
 
     message: Any
-    """Pytree of arrays (nodes, slots, ...); what stands in empty slots goes nowhere."""
+    """Pytree of arrays (edges, ...): over edge e to the sender of e, who hears it from there."""
+
+
+class Groups(NamedTuple):
+    """Which nodes belong together; each (nodes,) int64."""
+
+    label: np.ndarray
+    """A number that all nodes of a group share, made from their labels and not from positions."""
+    size: np.ndarray
+    """How many they are."""
+    rank: np.ndarray
+    """Place of the node in its group: most live edges first, then by the hash of its label."""
 
 
 @dataclass(frozen=True)
 class Connect:
-    """Find the groups that are connected by edges live from both ends.
-
-    Reply: ``(label, size)``, each (nodes,) int64: a number that all nodes of a group share (made
-    from their labels, not from positions), and how many they are. A node alone is a group.
-    """
+    """Find the groups that are connected by edges live from both ends. Reply: `Groups`."""
 
     live: np.ndarray
-    """(nodes, slots) bool."""
+    """(edges,) bool."""
 
 
 @dataclass(frozen=True)
@@ -367,8 +392,6 @@ class Conversation(Method):
     it has kept: `run` has to be deterministic, given block and replies. All nodes make the same
     requests in the same order, so that conditions for a further request must be known to all
     (totals over everybody, say).
-
-    In replies to neighbours' messages empty slots hold zeros; ``block.present`` tells.
     """
 
     @abc.abstractmethod

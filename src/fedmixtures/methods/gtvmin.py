@@ -30,9 +30,10 @@ import jax.numpy as jnp
 from fedmixtures import _checks
 from fedmixtures._types import NodeKeys, PerNode, PerSlot
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.dispatch import nll_and_gradient
 from fedmixtures.methods.base import (
     Inbox,
     Info,
@@ -44,7 +45,6 @@ from fedmixtures.methods.base import (
 )
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import nll_and_gradient
 
 
 class GTVMin(NodeProgram):
@@ -121,11 +121,10 @@ class GTVMin(NodeProgram):
         self, state: Mixture, inbox: Inbox, data: NodeRows, keys: Keys
     ) -> tuple[Mixture, Info]:
         """Lines 3 to 6: freeze the neighbours, then take the local steps of eq. (6)."""
-        frozen = self.discrepancy.freeze_slots(state, inbox.broadcast, keys.slot)
-        frozen = self.discrepancy.weigh(frozen, inbox.weight)
+        coupling = self.discrepancy.couple(state, inbox.broadcast, keys.slot, inbox.weight)
 
         def local_step(theta: Mixture, _):
-            fit, pull, gradient = self._node_objective(theta, frozen, inbox.weight, data)
+            fit, pull, gradient = self._node_objective(theta, coupling, data)
             moved = jax.tree.map(lambda x, g: x - self.learning_rate * g, theta, gradient)
             return self._feasible.project(moved, present=theta.weights > 0), (fit, pull)
 
@@ -178,11 +177,11 @@ class GTVMin(NodeProgram):
         )
 
     def _node_objective(
-        self, theta: Mixture, frozen, weight: PerSlot, data: NodeRows
+        self, theta: Mixture, coupling: Coupling, data: NodeRows
     ) -> tuple[PerNode, PerNode, Mixture]:
         """Line 5 for every node: local loss, pull of the neighbours, gradient of their sum."""
         fit, fit_gradient = nll_and_gradient(theta, data.rows, data.row_weights)
-        pull, pull_gradient = self.discrepancy.pull(theta, frozen, weight)
+        pull, pull_gradient = coupling.pull(theta)
         gradient = jax.tree.map(lambda a, b: a + self.alpha * b, fit_gradient, pull_gradient)
         return fit, self.alpha * pull, gradient
 

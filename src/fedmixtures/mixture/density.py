@@ -11,14 +11,26 @@ from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
 
-def log_joint(mixture: Mixture, x: Float[Array, "m d"]) -> Float[Array, "m k"]:
-    r"""$\ln \pi_c + \ln N(x; \mu_c, \Sigma_c)$ for every row and component."""
+def log_joint(mixture: Mixture, x: Float[Array, "*nodes m d"]) -> Float[Array, "*nodes m k"]:
+    r"""$\ln \pi_c + \ln N(x; \mu_c, \Sigma_c)$ for every row and component.
+
+    Kernels that write this out: `kernels.cpu.likelihood` and `kernels.gpu.likelihood`.
+    """
     inverse, log_determinant = inverse_cholesky(mixture.covariances)
-    difference = x[None, :, :] - mixture.means[:, None, :]
-    white = jnp.einsum("cij,cmj->cmi", inverse, difference)
-    log_scale = 0.5 * (log_determinant + x.shape[-1] * jnp.log(2 * jnp.pi))
-    constant = _log_weights(mixture) - log_scale
-    return (constant[:, None] - 0.5 * jnp.square(white).sum(-1)).T
+    difference = x[..., None, :, :] - mixture.means[..., :, None, :]
+    white = jnp.einsum("...cij,...cmj->...cmi", inverse, difference)
+    constant = log_constants(mixture, log_determinant)
+    return jnp.swapaxes(constant[..., None] - 0.5 * jnp.square(white).sum(-1), -1, -2)
+
+
+def log_constants(
+    mixture: Mixture, log_determinant: Float[Array, "*nodes k"]
+) -> Float[Array, "*nodes k"]:
+    """Logarithm of weight times normalising constant; minus infinity where absent."""
+    present = mixture.weights > 0
+    log_weights = jnp.log(jnp.where(present, mixture.weights, 1.0))
+    constant = log_weights - 0.5 * (log_determinant + mixture.n_features * jnp.log(2 * jnp.pi))
+    return jnp.where(present, constant, -jnp.inf)
 
 
 def log_density(mixture: Mixture, x: Float[Array, "m d"]) -> Float[Array, " m"]:
@@ -39,9 +51,3 @@ def local_loss(
     The weights are used as given; the caller makes them sum to one (or to zero for an empty node).
     """
     return -(row_weights @ log_density(mixture, rows))
-
-
-def _log_weights(mixture: Mixture) -> Float[Array, " k"]:
-    """Logarithm of the weights; minus infinity, with a zero gradient, where absent."""
-    present = mixture.weights > 0
-    return jnp.where(present, jnp.log(jnp.where(present, mixture.weights, 1.0)), -jnp.inf)

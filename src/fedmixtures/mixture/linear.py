@@ -7,7 +7,7 @@ for ever on a machine of two cores (seen with `dtrsm` and `dpotrf`; gone in JAX 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -21,11 +21,6 @@ UNROLLED = 4
 
 Triangle = list[list[Array]]
 """Lower triangle of a symmetric or triangular matrix, an array (the batch) per entry."""
-
-
-def on_gpu() -> bool:
-    """Whether programs are about to run on an NVIDIA GPU: some kernels have a form of their own."""
-    return jax.default_backend() in ("gpu", "cuda")
 
 
 def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
@@ -193,26 +188,6 @@ def inverse_by_elimination(
 
     start = (matrices, jnp.ones(matrices.shape[-1], matrices.dtype), *around(matrices, 0))
     return jax.lax.fori_loop(0, d, eliminate, start)[:2]
-
-
-def sum_together(terms: Sequence[Array], axis: int | tuple[int, ...]) -> list[jax.Array]:
-    """Sum several arrays of one shape over one axis in a single loop.
-
-    The arrays usually share dear intermediate values (an exponential, say). XLA on CPU would work
-    them out anew for each sum; one reduction with many results does it once.
-    """
-    axes = (axis,) if isinstance(axis, int) else axis
-    if on_gpu():  # there XLA joins sums by itself, and works them out by more threads than so
-        return [jnp.sum(term, axes) for term in terms]
-    zeros = [jnp.zeros((), term.dtype) for term in terms]
-    return list(
-        jax.lax.reduce(
-            terms,
-            zeros,
-            lambda a, b: [left + right for left, right in zip(a, b, strict=True)],
-            axes,
-        )
-    )
 
 
 def sum_of(terms: Iterable[Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import __version__
+from fedmixtures._ties import in_order
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.solution import Certificate
 from fedmixtures.mixture.mixture import Mixture
@@ -83,7 +84,7 @@ def _nodes(found: Findings, groups: np.ndarray, places: np.ndarray) -> dict[str,
 def _edges(found: Findings, distance, closeness, bound, name: str) -> dict[str, Any]:
     """All edges, or the most alike of them where there are too many to draw."""
     network = found.network
-    shown = np.sort(np.argsort(distance, kind="stable")[:MOST_EDGES])
+    shown = np.sort(in_order(distance)[:MOST_EDGES])
     return {
         "source": network.source[shown].tolist(),
         "target": network.target[shown].tolist(),

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+from fedmixtures._ties import first_least
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.graph.network import Network
-from fedmixtures.mixture.compiling import jit_in_order
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -99,7 +100,7 @@ def two_bunches(values: np.ndarray) -> float | None:
     sums, squares = np.cumsum(values), np.cumsum(values**2)
     left, right = sums[:-1] / counts, (sums[-1] - sums[:-1]) / (n - counts)
     within = squares[-1] - counts * left**2 - (n - counts) * right**2
-    best = int(within.argmin())
+    best = int(first_least(within, scale=squares[-1]))
     spread = np.sqrt(max(within[best], 0.0) / n)
     if right[best] - left[best] < 3 * spread + 1e-9:
         return None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures._ties import in_order
 from fedmixtures.report.svg import Axis, Number, figure, label, line, number, padded, tick_text
 
 WIDTH = 720.0
@@ -44,7 +45,9 @@ def gains(content: dict[str, Any], width: Number = WIDTH) -> str:
 def by_gain(content: dict[str, Any]) -> list[int]:
     """Nodes from the largest gain to the largest loss; unknown ones last."""
     gains = content["nodes"]["gain"]
-    return sorted(range(len(gains)), key=lambda i: (gains[i] is None, -(gains[i] or 0.0)))
+    known = [i for i, gain in enumerate(gains) if gain is not None]
+    ranked = [known[i] for i in in_order(np.array([-gains[i] for i in known]), scale=1.0)]
+    return ranked + [i for i, gain in enumerate(gains) if gain is None]
 
 
 def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:

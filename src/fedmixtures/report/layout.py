@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedmixtures._ties import in_order
 from fedmixtures.graph.network import Network
 
 MANY = 600
@@ -22,7 +23,7 @@ def positions(network: Network, closeness: np.ndarray) -> np.ndarray:
     # Ranks spread crowded pictures; halfway is enough to part what lies on a heap.
     low, high = np.quantile(place, [0.01, 0.99], axis=0)
     place = np.clip((place - low) / np.where(high > low, high - low, 1), -0.02, 1.02)
-    ranks = np.argsort(np.argsort(place, axis=0, kind="stable"), axis=0) / (n - 1)
+    ranks = np.argsort(np.stack([in_order(x) for x in place.T], 1), axis=0) / (n - 1)
     return np.clip((place + ranks) / 2, 0, 1)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedmixtures._ties import first_matching
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -18,13 +19,11 @@ def matched_to_last(thetas: Sequence[Mixture]) -> list[Mixture]:
 
 
 def _matched(theta: Mixture, to: Mixture) -> Mixture:
-    from scipy.optimize import linear_sum_assignment
-
     gap = np.square(to.means[:, :, None] - theta.means[:, None, :]).sum(-1)
     gap += np.square(to.covariances[:, :, None] - theta.covariances[:, None, :]).sum((-2, -1))
     absent = (to.weights[:, :, None] > 0) != (theta.weights[:, None, :] > 0)
     cost = gap + np.where(absent, 1e6 * (1 + gap.max()), 0.0)
-    orders = np.stack([linear_sum_assignment(one)[1] for one in cost])
+    orders = np.stack([first_matching(one) for one in cost])
     take = lambda part: np.take_along_axis(
         part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1
     )

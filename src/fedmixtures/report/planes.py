@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedmixtures._ties import first_greatest, in_order
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.mixture.mixture import Mixture
 
@@ -54,11 +55,11 @@ def choose_planes(theta: Mixture, features: tuple[str, ...], n_planes: int) -> l
     mean, total = overall_moments(theta)
     values, vectors = np.linalg.eigh(total)
     principal = vectors[:, ::-1][:, :2].T
-    principal *= np.sign(principal[np.arange(2), np.abs(principal).argmax(1)])[:, None]
+    principal *= np.sign(principal[np.arange(2), first_greatest(np.abs(principal))])[:, None]
     share = values[::-1][:2] / values.sum()
     labels = [f"principal axis {i + 1} ({share[i]:.0%} of the spread)" for i in (0, 1)]
     planes = [_framed("principal axes", labels[0], labels[1], principal, theta)]
-    wide = np.sort(np.argsort(-np.diag(total), kind="stable")[:4])
+    wide = np.sort(in_order(-np.diag(total))[:4])
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"
         planes.append(_framed(name, features[i], features[j], eye[[i, j]], theta))

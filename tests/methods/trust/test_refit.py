@@ -6,12 +6,12 @@ import jax.random as jr
 import numpy as np
 
 from fedmixtures import Mixture, ShapePrior
+from fedmixtures.kernels.block_em import expectation_maximisation
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.trust_then_pool.refit import held_out_in_pool, joint_refit, pool_of
 from fedmixtures.methods.trust_then_pool.settings import FitSettings
-from fedmixtures.mixture.em import expectation_maximisation
+from fedmixtures.mixture.moments import sigma_points
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.sigma_points import sigma_points
-from fedmixtures.mixture.statistics import statistics
 
 MEANS = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 8.0]])
 

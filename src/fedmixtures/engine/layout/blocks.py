@@ -16,21 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.filling import Group, Plan, fill, halves
+from fedmixtures.engine.layout.filling import Group, Plan, fill
 from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.compiling import rounded_up
 from fedmixtures.methods.base import Block
-from fedmixtures.mixture.compiling import rounded_up
-from fedmixtures.mixture.linear import on_gpu
 from fedmixtures.mixture.mixture import Mixture
 
-BLOCK_NODES, BLOCK_ROWS = 128, 65536
-"""Nodes and rows in a block on a CPU: what stays in its cache."""
-GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
-"""The same on a GPU, which wants all work at once."""
-MANY_NODES = 100_000
-"""From so many nodes on a GPU does the layout itself, once it has compiled how."""
 GROUP_OVERHEAD = 25_000.0
 """Padded rows worth tolerating to save the compilation of one more shape."""
 SLOT_COST = 5.0
@@ -93,8 +87,7 @@ def build_layout(
     plans = plan_groups(data.counts, network.degree, block_size)
     position, slot_start = places_of(plans, data.n_nodes)
     place = sum(plan.places for plan in plans)
-    by_gpu = on_gpu() and data.n_nodes >= MANY_NODES and len(data.rows) < 2**31
-    if by_gpu:
+    if dispatch.lays_out_on_device(data.n_nodes, len(data.rows)):
         from fedmixtures.engine.layout.filling_gpu import fill_on_gpu
 
         places = position, slot_start
@@ -166,7 +159,7 @@ def node_block(
     dtype: str = "float64",
     start: Mixture | None = None,
 ) -> tuple[Block, tuple[Name, ...]]:
-    """A node by itself as the block of one that a silo runs; with it the neighbour of every slot.
+    """A node by itself as the block of one that a silo runs; with it the neighbour of every edge.
 
     `neighbours` gives the weight of each edge, `start` has a leading axis of one.
     """
@@ -174,7 +167,7 @@ def node_block(
     own = np.array([len(neighbours)])
     block = _block(data, network, own, [n_components], seed, dtype, start)
     of_hash = dict(zip(data.label_hashes.tolist(), data.labels, strict=True))
-    return block, tuple(of_hash[h] for h in block.neighbour[block.present].tolist())
+    return block, tuple(of_hash[h] for h in block.neighbour.tolist())
 
 
 def _with_neighbours(
@@ -192,21 +185,11 @@ def _with_neighbours(
 def _block(
     data: NodeData, network: Network, own: np.ndarray, n_components, seed: int, *rest
 ) -> Block:
-    """The block of the nodes `own`, which hold all rows of `data`."""
-    slots = Slots.of(network, data.label_hashes, seed)
-    place = np.full(data.n_nodes, -1)
-    place[own] = np.arange(len(own))
-    edge = np.flatnonzero(place[slots.receiver] >= 0)
-    cell = place[slots.receiver[edge]], slots.slot[edge]
-    width = rounded_up(slots.degree[own].max(initial=0))
-
-    def per_slot(values: np.ndarray, empty: int = 0) -> np.ndarray:
-        table = np.full((len(own), width), empty, values.dtype)
-        table[cell] = values[edge]
-        return table
-
-    sender = place[slots.sender]
-    reverse = np.where(sender >= 0, slots.slot[slots.reverse], -1)
+    """The block of the nodes `own`, which hold all rows of `data`: all nodes, or a single one."""
+    edges = Slots.of(network, data.label_hashes, seed)
+    everybody = len(own) == data.n_nodes
+    edge = np.flatnonzero(np.isin(edges.receiver, own))
+    n = len(edge)
     rows = NodeData(
         tuple(data.labels[i] for i in own),
         data.rows,
@@ -219,12 +202,12 @@ def _block(
         np.asarray(n_components),
         seed,
         *rest,
-        per_slot(slots.weight),
-        per_slot(data.label_hashes[slots.sender]),
-        per_slot(sender, -1),
-        per_slot(reverse, -1),
-        halves(slots.node_key[own]),
-        halves(per_slot(slots.slot_key)),
+        np.arange(len(own)),
+        edges.receiver if everybody else np.zeros(n, dtype=np.int64),
+        edges.sender if everybody else 1 + np.arange(n),
+        edges.weight[edge],
+        data.label_hashes[edges.sender[edge]],
+        edges.reverse if everybody else np.full(n, -1),
     )
 
 
@@ -241,7 +224,7 @@ def plan_groups(counts: np.ndarray, degree: np.ndarray, block_size: int | None) 
         )
         distinct, index = np.unique(shapes, axis=0, return_inverse=True)
         groups = [np.flatnonzero(index.reshape(-1) == g) for g in range(len(distinct))]
-    most_nodes, most_rows = (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)
+    most_nodes, most_rows = dispatch.most_in_a_block()
     plans = []
     for nodes in groups:
         rows, slots = rounded_up(counts[nodes].max()), rounded_up(degree[nodes].max())

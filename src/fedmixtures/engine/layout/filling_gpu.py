@@ -19,8 +19,8 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.filling import Group, Plan
 from fedmixtures.engine.layout.slots import mixed, ranks
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.base import NodeRows
-from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.precision import double
 
 

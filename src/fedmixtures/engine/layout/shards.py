@@ -22,7 +22,7 @@ from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.graph.parts import cut_into_parts, n_cut_edges
-from fedmixtures.mixture.compiling import rounded_up
+from fedmixtures.kernels.compiling import rounded_up
 
 AXIS = "devices"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from fedmixtures.methods.base import (
     Broadcast,
     Connect,
     Conversation,
+    Groups,
     Outcome,
     PerNeighbour,
     Request,
@@ -82,43 +84,36 @@ class InProcess:
         )
 
     def _broadcast(self, message: Any) -> Any:
-        self._count("broadcast", _bytes(message, axes=1) * self.block.present.sum(1))
-        return self._arrived(message, lambda part: part[self.block.sender])
+        self._count("broadcast", _bytes(message) * self._degree)
+        return message
 
     def _per_neighbour(self, message: Any) -> Any:
-        self._count("per neighbour", _bytes(message, axes=2) * self.block.present.sum(1))
-        block = self.block
-        return self._arrived(message, lambda part: part[block.sender, block.reverse])
+        self._count("per neighbour", _bytes(message) * self._degree)
+        return jax.tree.map(lambda part: np.asarray(part)[self.block.reverse], message)
 
-    def _arrived(self, message: Any, gather: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """What stands in each slot; zeros where there is no neighbour."""
-
-        def take(part: Any) -> np.ndarray:
-            found = gather(np.asarray(part))
-            found[~self.block.present] = 0
-            return found
-
-        return jax.tree.map(take, message)
-
-    def _connect(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _connect(self, live: np.ndarray) -> Groups:
         block, n = self.block, self.block.data.n_nodes
-        both = self._arrived(live, lambda part: part[block.sender, block.reverse])
-        both &= live & block.present
-        receiver, slot = np.nonzero(both)
-        ends = receiver, block.sender[receiver, slot]
-        graph = csr_array((np.ones(len(receiver)), ends), (n, n))
+        both = live & live[block.reverse]
+        ends = block.receiver[both], block.sender[both]
+        graph = csr_array((np.ones(len(ends[0])), ends), (n, n))
         _, component = connected_components(graph, directed=False)
-        hashes = block.data.label_hashes
+        hashes, degree = block.data.label_hashes, np.bincount(ends[0], minlength=n)
         order = np.lexsort((hashes, component))
         first = np.flatnonzero(np.diff(component[order], prepend=-1))
         roots, sizes = order[first], np.bincount(component)
         away = dijkstra(graph, directed=False, indices=roots, unweighted=True, min_only=True)
         depth = int(away.max(initial=0))
-        flood = depth * LABEL_BYTES * both.sum(1)
+        flood = depth * LABEL_BYTES * degree
         back = LABEL_BYTES * (sizes[component] > 1)
-        self._count("connect", block.present.sum(1) + flood + back, back, rounds=2 + depth)
+        self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
         label = (hashes[roots] >> np.uint64(1)).astype(np.int64)  # without a sign
-        return label[component], sizes[component]
+        rank = np.empty(n, dtype=np.int64)
+        rank[np.lexsort((hashes, -degree, component))] = np.arange(n)
+        return Groups(label[component], sizes[component], rank - first[component])
+
+    @cached_property
+    def _degree(self) -> np.ndarray:
+        return np.bincount(self.block.receiver, minlength=self.block.data.n_nodes)
 
     def _sum(self, share: Any, group: np.ndarray | None) -> Any:
         """Totals of groups, members added up in the order of the hashes of their labels."""
@@ -135,7 +130,7 @@ class InProcess:
             sums = np.add.reduceat(part[order], first, axis=0, dtype=exact)
             return sums.astype(part.dtype if part.dtype.kind != "b" else exact)[number]
 
-        size = _bytes(share, axes=1) * (np.bincount(number)[number] > 1)
+        size = _bytes(share) * (np.bincount(number)[number] > 1)
         self._count("sum", size, size)
         return jax.tree.map(total, share)
 
@@ -164,15 +159,14 @@ class InProcess:
 
 def account_of_block(outcome: Outcome, block: Block, network: Network) -> Account | None:
     """What the outcome tells, by node and by edge; None if nothing."""
-    if not (outcome.nodes or outcome.slots):
+    if not (outcome.nodes or outcome.edges):
         return None
-    receiver, slot = np.nonzero(block.present)
-    values = {name: np.asarray(of)[receiver, slot] for name, of in outcome.slots.items()}
+    values = {name: np.asarray(of) for name, of in outcome.edges.items()}
     nodes = {name: np.asarray(of) for name, of in outcome.nodes.items()}
-    return Account(nodes, by_edge(values, receiver, block.sender[receiver, slot], network))
+    return Account(nodes, by_edge(values, block.receiver, block.sender, network))
 
 
-def _bytes(message: Any, axes: int) -> int:
-    """Bytes of the message of one node (`axes` 1), or of one slot (2)."""
+def _bytes(message: Any) -> int:
+    """Bytes of the message of one node, or over one edge."""
     parts = [np.asarray(part) for part in jax.tree.leaves(message)]
-    return sum(int(np.prod(part.shape[axes:])) * part.dtype.itemsize for part in parts)
+    return sum(int(np.prod(part.shape[1:])) * part.dtype.itemsize for part in parts)

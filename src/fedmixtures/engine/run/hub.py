@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fedmixtures.engine.run.rounds import Groups, over_blocks, repeated, table, tree_bytes
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import HubProgram, Info
-from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.mixture import Mixture
 
 HubStates = tuple[tuple[Any, ...], Any]

@@ -78,6 +78,7 @@ def _solution(
         traffic,
         account,
         converged=not outcome.message,
+        levels=outcome.levels,
     )
 
 

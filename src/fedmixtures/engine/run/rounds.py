@@ -13,8 +13,8 @@ import jax.random as jr
 import numpy as np
 
 from fedmixtures.engine.layout.blocks import Group, Layout, on_host
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.base import Inbox, Info, Keys, Method, NodeProgram
-from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 
 Groups = tuple[Group, ...]

@@ -19,8 +19,8 @@ from jax.sharding import PartitionSpec as Spec
 from fedmixtures.engine.layout.shards import AXIS, Halo
 from fedmixtures.engine.run import rounds
 from fedmixtures.engine.run.rounds import Groups, States
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.base import Info, NodeProgram
-from fedmixtures.mixture.compiling import jit
 
 BLOCKS, EVERYWHERE, RECORD = Spec(AXIS), Spec(), Spec(None, AXIS)
 

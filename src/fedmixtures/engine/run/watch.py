@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import jax
 import numpy as np
 
+from fedmixtures._ties import first_greatest, first_least
 from fedmixtures.engine.solution import History
 from fedmixtures.methods.base import Info
 
@@ -85,7 +86,7 @@ class Trace:
                 return Trouble(first + r, node, "the objective is not finite")
             if self.descends and objective[first + r] > limit:
                 cause = f"the objective rose from {objective[0]:.4g} to {objective[first + r]:.4g}"
-                return Trouble(first + r, int(rise[r].argmax()), cause)
+                return Trouble(first + r, int(first_greatest(rise[r], scale=1.0)), cause)
             if arrived[r].any():
                 node = int(np.flatnonzero(arrived[r])[0])
                 return Trouble(first + r, node, "a mean ran into the bound max_mean_norm")
@@ -97,7 +98,7 @@ class Trace:
 
     def best_before(self, bad: int) -> int:
         """The last good round: the lowest objective before the trouble."""
-        return int(np.argmin(self.objective[:bad])) if bad else 0
+        return int(first_least(self.objective[:bad])) if bad else 0
 
     def history(self, n_rounds: int) -> History:
         """The history of the first `n_rounds` rounds."""

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import clearly_less, first_least
 from fedmixtures._types import Array
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import NodeRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
-from fedmixtures.mixture.statistics import statistics
 
 NO_ROW = 0.5
 """A component with a smaller effective count carries no own row."""
@@ -49,7 +50,7 @@ class Gate:
 
     def too_small(self, counts: np.ndarray, n_features: int) -> np.ndarray:
         """Which components may not leave."""
-        return (counts >= NO_ROW) & (counts < self.threshold(n_features))
+        return ~clearly_less(counts, NO_ROW) & clearly_less(counts, self.threshold(n_features))
 
     def passes(self, mixture: Mixture, data: NodeRows) -> bool:
         """Whether every component may leave as it is."""
@@ -78,7 +79,7 @@ class Gate:
                     "a component of the model rests on too few rows to leave this site, and the "
                     "coupling needs all components. Use MMD or KL, fewer components, or more rows."
                 )
-            mixture = merge_nearest(mixture, int(small[counts[small].argmin()]), feasible)
+            mixture = merge_nearest(mixture, int(small[first_least(counts[small])]), feasible)
             merged += 1
 
 
@@ -97,8 +98,9 @@ def _masses(mixture: Mixture, data: NodeRows) -> Array:
 def merge_nearest(mixture: Mixture, small: int, feasible: FeasibleSet) -> Mixture:
     """Component `small` merged into the one nearest to it; its place becomes empty."""
     squared = component_discrepancies(mixture)[small]
+    largest = squared.max()
     squared[(np.asarray(mixture.weights) <= 0) | (np.arange(len(squared)) == small)] = np.inf
-    into = int(squared.argmin())
+    into = int(first_least(squared, scale=largest))
     weights, means, covariances = (np.array(part) for part in mixture.parts)
     pair = [small, into]
     share = weights[pair] / weights[pair].sum()

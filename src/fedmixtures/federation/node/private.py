@@ -42,13 +42,12 @@ class PrivateGTVMin(GTVMin):
         self, state: Mixture, inbox: Inbox, data: NodeRows, keys: Keys
     ) -> tuple[Mixture, Info]:
         """Lines 3 to 6 with the private gradient in place of the local one."""
-        frozen = self.discrepancy.freeze_slots(state, inbox.broadcast, keys.slot)
-        frozen = self.discrepancy.weigh(frozen, inbox.weight)
+        coupling = self.discrepancy.couple(state, inbox.broadcast, keys.slot, inbox.weight)
         drawn = jax.vmap(lambda key: jr.split(key, self.n_local_steps))(keys.node)
 
         def local_step(theta: Mixture, step_keys):
             fit_gradient = self.noisy_gradient(theta, data, step_keys)
-            pull, pull_gradient = self.discrepancy.pull(theta, frozen, inbox.weight)
+            pull, pull_gradient = coupling.pull(theta)
             gradient = jax.tree.map(lambda a, b: a + self.alpha * b, fit_gradient, pull_gradient)
             moved = jax.tree.map(lambda x, g: x - self.learning_rate * g, theta, gradient)
             return self._feasible.project(moved, present=theta.weights > 0), pull

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from fedmixtures.engine.layout.blocks import Group
 from fedmixtures.engine.run import rounds
+from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.base import Inbox, Info, NodeProgram, Outgoing
-from fedmixtures.mixture.compiling import jit
 from fedmixtures.mixture.mixture import Mixture
 
 

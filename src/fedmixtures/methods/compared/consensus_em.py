@@ -23,8 +23,9 @@ from jaxtyping import Float
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot
-from fedmixtures.discrepancy.matching import best_matching
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.cpu.matching import best_matching
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import (
     Inbox,
     Info,
@@ -42,7 +43,7 @@ from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics, statistics
+from fedmixtures.mixture.moments import Statistics
 
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e30
 """Bounds on eigenvalues: what a filter has mixed need not be a covariance."""

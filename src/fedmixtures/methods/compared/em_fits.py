@@ -1,8 +1,8 @@
 """Ordinary mixture fits by EM from k-means starts: by scikit-learn, or many at once by JAX.
 
 Both engines make the same starts from the same seed and run the same iteration, so that they agree
-up to rounding; they part only where two starts are equally good. From 200 fits on JAX also makes
-the starts, with random draws of its own.
+up to rounding; of equally good starts both keep the first. From 200 fits on JAX also makes the
+starts, with random draws of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import MANY_NODES, clustered_mixture, distinct_rows, node_seed
+from fedmixtures.init.kmeans import BATCHED_FROM, clustered_mixture, distinct_rows, node_seed
 from fedmixtures.init.many_nodes import mixtures_of_many
+from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot
-from fedmixtures.mixture.compiling import jit_in_order, rounded_up
-from fedmixtures.mixture.em import Fitted, ShapePrior, expectation_maximisation
+from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -51,7 +53,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Fits:
-    """Fitted mixtures, and where EM was stopped before it had settled."""
+    """BlockFit mixtures, and where EM was stopped before it had settled."""
 
     mixtures: list[Mixture]
     unsettled: list[Label]
@@ -142,19 +144,22 @@ class EMFits(OneShot):
 
         fits = Fits([], [])
         for task in tasks:
-            model = self._sklearn_model(task)
+            rows = repeated(task)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
-                model.fit(repeated(task))
+                tried = [model.fit(rows) for model in self._sklearn_models(task)]
+            bounds = np.array([model.lower_bound_ for model in tried])
+            model = tried[first_greatest(bounds, scale=1.0)]
             fits.mixtures.append(Mixture(model.weights_, model.means_, model.covariances_))
             if not model.converged_:
                 fits.unsettled.append(task.label)
         return fits
 
-    def _sklearn_model(self, task: Task):
+    def _sklearn_models(self, task: Task) -> list:
+        """One for each start, as scikit-learn makes them: one random stream through all."""
         from sklearn.mixture import GaussianMixture
 
-        given = {}
+        given, stream = {}, np.random.RandomState(task.seed)
         if task.start is not None:
             weights, means, covariances = task.start.to_numpy().parts
             given = {
@@ -162,27 +167,30 @@ class EMFits(OneShot):
                 "means_init": means,
                 "precisions_init": np.linalg.inv(covariances),
             }
-        return GaussianMixture(
-            task.n_components,
-            covariance_type="full",
-            n_init=1 if given else self.n_init,
-            reg_covar=self.reg_covar,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            random_state=task.seed,
-            **given,
-        )
+        return [
+            GaussianMixture(
+                task.n_components,
+                covariance_type="full",
+                reg_covar=self.reg_covar,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                random_state=stream,
+                **given,
+            )
+            for _ in range(1 if given else self.n_init)
+        ]
 
     def _by_jax(self, tasks: list[Task]) -> Fits:
         mixtures: list[Mixture | None] = [None] * len(tasks)
         unsettled = []
         for batch in batches_of(tasks, self.n_init):
-            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= MANY_NODES)
+            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= BATCHED_FROM)
             fitted = self._run([tasks[i] for i in batch], starts)
             first = 0
             for i, own in zip(batch, starts, strict=True):
                 span = slice(first, first + len(own))
-                best = first + int(np.argmax(fitted.log_likelihood[span]))
+                scale = tasks[i].counts.sum()
+                best = first + int(first_greatest(fitted.log_likelihood[span], scale=scale))
                 mixtures[i] = fitted.theta.at(best).trimmed()
                 if fitted.n_steps[best] >= self.max_iter:
                     unsettled.append(i)
@@ -221,7 +229,7 @@ class EMFits(OneShot):
             starts.append(clustered_mixture(task.rows, task.counts, cluster, k, self.reg_covar))
         return starts
 
-    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> Fitted:
+    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all tasks of a batch."""
         owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
         m, d = rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
@@ -236,7 +244,7 @@ class EMFits(OneShot):
 
 
 @jit_in_order
-def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> Fitted:
+def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> BlockFit:
     theta = jax.tree.map(jnp.asarray, theta)
     rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]
     return expectation_maximisation(theta, rows, counts, max_iter, numbers[0], numbers[1], prior)

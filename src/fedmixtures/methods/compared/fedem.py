@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from fedmixtures import _checks
 from fedmixtures._types import PerNode
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import (
     HubProgram,
     Info,
@@ -34,7 +35,7 @@ from fedmixtures.methods.base import (
 from fedmixtures.methods.compared.pooling import check_em, clustered_start, losses, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics, statistics
+from fedmixtures.mixture.moments import Statistics
 
 
 class FedEM(HubProgram):

@@ -34,6 +34,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import (
     HubProgram,
     Info,
@@ -48,7 +49,7 @@ from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics, statistics
+from fedmixtures.mixture.moments import Statistics
 
 SMALLEST_START_WEIGHT = 0.02
 """Steps are divided by the starting weight: a tiny one would overshoot."""

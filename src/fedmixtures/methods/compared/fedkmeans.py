@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_least
 from fedmixtures._types import Array, Means, NodeKeys, PerNode, PerSlot
-from fedmixtures.discrepancy.matching import best_matching
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.methods.base import (
     HubProgram,
     Inbox,
@@ -173,7 +174,7 @@ def squared_distances(centres: Means, data: NodeRows) -> Float[Array, "nodes m k
 
 def lloyd(centres: Means, data: NodeRows) -> Means:
     """Each centre moves to the mean of its nearest rows; one without rows stays."""
-    nearest = squared_distances(centres, data).argmin(-1)
+    nearest = first_least(squared_distances(centres, data))
     member = jax.nn.one_hot(nearest, centres.shape[1], dtype=centres.dtype)
     member = member * data.row_weights[..., None]
     mass = member.sum(1)[..., None]

@@ -17,8 +17,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Array, PerNode
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import (
     HubProgram,
     Info,
@@ -32,7 +34,7 @@ from fedmixtures.methods.base import (
 from fedmixtures.methods.compared.pooling import check_em, losses, weights_of
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics, statistics
+from fedmixtures.mixture.moments import Statistics
 
 
 class Candidates(eqx.Module):
@@ -164,7 +166,8 @@ class IFCA(HubProgram):
                 _like(size, total) > 0, total / jnp.maximum(_like(size, total), 1.0), before
             )
             models = Mixture(*(mean(t, b) for t, b in zip(pooled, old.parts, strict=True)))
-        best = (rows[:, None] * messages.loss).sum(0).argmin().astype(rows.dtype)
+        loss = (rows[:, None] * messages.loss).sum(0)
+        best = first_least(loss, scale=rows.sum()).astype(rows.dtype)
         after = Candidates(models, best)
         return after, after
 
@@ -214,7 +217,7 @@ def _choose(models: Mixture, data: NodeRows) -> tuple[Statistics, Array, Array]:
     one_model = lambda theta: statistics(theta, data.rows, counts(data))
     both = jax.vmap(jax.vmap(one_model, in_axes=1, out_axes=1), in_axes=1, out_axes=1)
     s = both(models)  # (nodes, restarts, groups, ...)
-    group = s.log_likelihood.argmax(-1)
+    group = first_greatest(s.log_likelihood, scale=counts(data).sum(-1, keepdims=True))
     found = jax.tree.map(lambda part: _pick(part, group), s)
     loss = jax.vmap(lambda s: losses(s, data), in_axes=1, out_axes=1)(found)
     return found, group.astype(jnp.int32), loss

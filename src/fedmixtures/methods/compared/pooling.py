@@ -8,11 +8,13 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_least, first_matching
 from fedmixtures._types import Array, PerNode, Weights
+from fedmixtures.init.kmeans import tightest_clustering
 from fedmixtures.methods.base import Meeting, NodeRows
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics
+from fedmixtures.mixture.moments import Statistics
 
 N_INIT = 10
 """Restarts of the hub's k-means."""
@@ -61,14 +63,10 @@ def moment_match(
 
 def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
     """One mixture for all: k-means of all nodes' centres, equal weights, the mean covariance."""
-    from sklearn.cluster import KMeans
-
     k, d = theta.n_components, theta.n_features
     centres = theta.means[meeting.order].reshape(-1, d)
     with threadpool_limits(1):
-        settings: dict = {"n_init": N_INIT, "random_state": meeting.seed}
-        kmeans = KMeans(k, **settings).fit(centres)
-    means = kmeans.cluster_centers_
+        means = tightest_clustering(centres, None, k, N_INIT, meeting.seed).cluster_centers_
     covariance = theta.covariances.reshape(-1, d, d).mean(0)
     return Mixture(np.full(k, 1 / k), means, np.broadcast_to(covariance, (k, d, d)))
 
@@ -85,11 +83,10 @@ def aligned_start(theta: Mixture, meeting: Meeting, n_orders: int = 50) -> Mixtu
     n, k = theta.means.shape[:2]
     by_label = meeting.order
     means = np.asarray(theta.means)[by_label]
-    best, orders = np.inf, np.tile(np.arange(k), (n, 1))
-    for _ in range(n_orders if n > 1 and k > 1 else 0):
-        total, found = _placed(means, rng.permutation(n))
-        if total < best:
-            best, orders = total, found
+    orders = np.tile(np.arange(k), (n, 1))
+    if n > 1 and k > 1:
+        tried = [_placed(means, rng.permutation(n)) for _ in range(n_orders)]
+        orders = tried[first_least(np.array([total for total, _ in tried]))][1]
     placed = np.empty_like(orders)
     placed[by_label] = orders
     parts = [
@@ -101,8 +98,6 @@ def aligned_start(theta: Mixture, meeting: Meeting, n_orders: int = 50) -> Mixtu
 
 def _placed(means: np.ndarray, sequence: np.ndarray) -> tuple[float, np.ndarray]:
     """Summed distance of means of the same number, and each node's order of components."""
-    from scipy.optimize import linear_sum_assignment
-
     n, k, d = means.shape
     orders = np.tile(np.arange(k), (n, 1))
     placed = np.empty((n, k, d))
@@ -111,8 +106,8 @@ def _placed(means: np.ndarray, sequence: np.ndarray) -> tuple[float, np.ndarray]
     for count, node in enumerate(sequence[1:], start=1):
         distance = np.linalg.norm(placed[:count, :, None] - means[node][None, None], axis=-1)
         cost = distance.sum(0)
-        slots, chosen = linear_sum_assignment(cost)
-        total += cost[slots, chosen].sum()
+        chosen = first_matching(cost)
+        total += cost[np.arange(k), chosen].sum()
         orders[node] = chosen
         placed[count] = means[node][chosen]
     return total, orders

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedmixtures._types import Array, PerNode, RowWeights
+from fedmixtures.kernels.block_em import expectation_maximisation
 from fedmixtures.methods.trust_then_pool.moments import like
 from fedmixtures.methods.trust_then_pool.refit import Pool
 from fedmixtures.methods.trust_then_pool.scores import log_densities, total_gain
 from fedmixtures.methods.trust_then_pool.settings import FEW_STEPS, FitSettings
-from fedmixtures.mixture.em import expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
 
 Tags = Float[Array, "nodes t"]

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import positive_definite
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics, statistics
+from fedmixtures.mixture.moments import Statistics
 
 SMALLEST_MASS = 1e-3
 """Pooled masses are at least this (in rows): flows may overshoot below zero on their way."""

@@ -13,12 +13,12 @@ import jax.random as jr
 from jaxtyping import Bool, Float, Int
 
 from fedmixtures._types import Array, NodeKeys, PerSlot, Rows, RowWeights
+from fedmixtures.kernels.block_em import expectation_maximisation
 from fedmixtures.methods.trust_then_pool.local import out_of_fold
 from fedmixtures.methods.trust_then_pool.settings import FEW_STEPS, FIT_STEPS, FitSettings
 from fedmixtures.methods.trust_then_pool.starts import best_fit, fresh_starts
-from fedmixtures.mixture.em import expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.sigma_points import sigma_points
+from fedmixtures.mixture.moments import sigma_points
 
 Pool = tuple[Float[Array, "nodes p d"], Float[Array, "nodes p"]]
 """Points and their weights, the node's own rows first."""

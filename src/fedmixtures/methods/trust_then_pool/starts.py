@@ -8,17 +8,13 @@ import jax.random as jr
 from jaxtyping import Bool, Float, Key
 
 from fedmixtures._types import Array, NodeKeys, Rows, RowWeights
+from fedmixtures.kernels.block_em import expectation_maximisation
+from fedmixtures.kernels.dispatch import sum_together
 from fedmixtures.methods.trust_then_pool.scores import WRITTEN_OUT, log_densities, total_gain
-from fedmixtures.mixture.em import EMPTY, ShapePrior, expectation_maximisation, m_step
-from fedmixtures.mixture.linear import (
-    UNROLLED,
-    inverse_cholesky,
-    sum_of,
-    sum_together,
-    symmetric,
-)
+from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
+from fedmixtures.mixture.linear import UNROLLED, inverse_cholesky, sum_of, symmetric
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics
+from fedmixtures.mixture.moments import Statistics
 
 LLOYD_STEPS = 5
 FAR = 1e30

@@ -18,12 +18,12 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedmixtures._types import Array, PerNode, PerSlot, Rows, RowWeights
+from fedmixtures.kernels.block_em import expectation_maximisation
 from fedmixtures.methods.trust_then_pool.local import out_of_fold
 from fedmixtures.methods.trust_then_pool.scores import log_densities, mean_and_error
 from fedmixtures.methods.trust_then_pool.settings import FEW_STEPS, MOST_MASS, FitSettings
-from fedmixtures.mixture.em import expectation_maximisation
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.sigma_points import sigma_points
+from fedmixtures.mixture.moments import sigma_points
 
 
 class OwnRows(eqx.Module):

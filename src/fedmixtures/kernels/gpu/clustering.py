@@ -1,8 +1,8 @@
 """Lloyd's iteration of very many nodes as one GPU kernel (Pallas): every node ends by itself.
 
 A thread holds the centres of one restart of one node and streams the node's rows past them until
-they settle. Same steps as `batched.lloyd`, which explains them. Labels are never kept: those of the
-step before are found again from the centres before. `interpret=True` runs it on any machine.
+they settle. Same steps as `cpu.clustering.lloyd`, which explains them. Labels are never kept: those
+of the step before are found again from the centres before. `interpret=True` runs it on any machine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Float
 
+from fedmixtures._ties import clearly_less
 from fedmixtures._types import Array, RowWeights
-from fedmixtures.init.batched import (
+from fedmixtures.kernels.cpu.clustering import (
     MAX_STEPS,
     TOLERANCE,
     Clustering,
@@ -24,10 +25,10 @@ from fedmixtures.init.batched import (
     lloyd,
     mean_variance,
 )
-from fedmixtures.mixture import tiles_gpu
+from fedmixtures.kernels.gpu import tiles
+from fedmixtures.kernels.gpu.tiles import TILE, nodes_last, trailing
+from fedmixtures.kernels.trial import compare
 from fedmixtures.mixture.linear import sum_of
-from fedmixtures.mixture.tiles_gpu import TILE, nodes_last, trailing
-from fedmixtures.mixture.trial import compare
 
 MOST_NUMBERS = 40
 """Numbers of all centres together that a thread's registers hold (twice)."""
@@ -40,13 +41,13 @@ def lloyd_gpu(
     *,
     interpret: bool = False,
 ) -> Clustering:
-    """`batched.lloyd` of restarts of every node: `centres` lists them node after node."""
+    """`cpu.clustering.lloyd` of restarts of every node: `centres` lists them node after node."""
     nodes, d, m = x.shape
     k = centres.shape[1]
     restarts = len(centres) // nodes
     starts = nodes_last(centres.reshape(nodes, restarts * k * d))
     tolerance = nodes_last(TOLERANCE * mean_variance(x, weights))
-    count = nodes_last(tiles_gpu.in_use(weights))
+    count = nodes_last(tiles.in_use(weights))
     places = len(count)
     arrays = (nodes_last(x.reshape(nodes, d * m)), nodes_last(weights), count, tolerance)
     of_one = lambda size: pl.BlockSpec((size, TILE), lambda s, i: (s, i))
@@ -60,17 +61,17 @@ def lloyd_gpu(
             jax.ShapeDtypeStruct((restarts * size, places), dtype)
             for size, dtype in zip(sizes, dtypes, strict=True)
         ],
-        **tiles_gpu.options(interpret),
+        **tiles.options(interpret),
     )(starts, *arrays)
     by_node = (part.T[:nodes].reshape(nodes * restarts, -1) for part in found)
     labels, moved, inertia = by_node
     # Rows behind the last one of a tile were never looked at.
-    behind = jnp.arange(m)[None] >= jnp.repeat(tiles_gpu.in_use(weights), restarts)[:, None]
+    behind = jnp.arange(m)[None] >= jnp.repeat(tiles.in_use(weights), restarts)[:, None]
     return Clustering(jnp.where(behind, 0, labels), moved.reshape(-1, k, d), inertia[:, 0])
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
-    """See `mixture.trial`; a centre far away stays empty and must be filled."""
+    """See `kernels.trial`; a centre far away stays empty and must be filled."""
     rng, restarts, m = np.random.default_rng(0), 2, 4 * k
     x = rng.normal(size=(TILE, d, m)).astype(dtype)
     weights = rng.uniform(0.5, 2, size=(TILE, m)).astype(dtype)
@@ -180,8 +181,8 @@ def _nearest(centres, x):
     label = jnp.zeros(least.shape, jnp.int32)
     for c in range(1, len(centres)):
         distance = away(c)
-        label = jnp.where(distance < least, jnp.int32(c), label)
-        least = jnp.where(distance < least, distance, least)
+        label = jnp.where(clearly_less(distance, least), jnp.int32(c), label)
+        least = jnp.minimum(distance, least)
     return label, least
 
 
@@ -204,7 +205,7 @@ def _filled(sums, empty, centres, read, n_rows):
             far, where, label, x, weight = best
             row, row_weight = read(r)
             own, distance = _nearest(centres, row)
-            better = (row_weight > 0) & (distance > far)
+            better = (row_weight > 0) & clearly_less(far, distance)
             for other in taken:
                 better = better & (other != r)
             pick = lambda new, old: jnp.where(better, new, old)

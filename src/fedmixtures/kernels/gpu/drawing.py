@@ -1,8 +1,8 @@
 """Drawing the points of a KL round as one GPU kernel (Pallas), straight into the layout they need.
 
 A thread draws the points of one (node, neighbour) and adds up their log-density; the same numbers
-as `sampling.sample_slots` gives. Slots that no node of a tile uses are left out. `interpret=True`
-runs it on any machine.
+as `cpu.drawing.sample_slots` gives. Slots that no node of a tile uses are left out.
+`interpret=True` runs it on any machine.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerNode, PerSlot, SlotKeys
-from fedmixtures.mixture import tiles_gpu
+from fedmixtures.kernels.cpu.drawing import drawn_points
+from fedmixtures.kernels.gpu import tiles
+from fedmixtures.kernels.gpu.likelihood import GpuRows, factor_and_constant, nll_gpu, square
+from fedmixtures.kernels.gpu.tiles import TILE
+from fedmixtures.kernels.trial import compare, some_mixtures
+from fedmixtures.mixture.arithmetic import normal, philox, uniform
 from fedmixtures.mixture.linear import cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.philox import normal, philox, uniform
-from fedmixtures.mixture.statistics_gpu import GpuRows, factor_and_constant, nll_gpu, square
-from fedmixtures.mixture.tiles_gpu import TILE
-from fedmixtures.mixture.trial import compare, some_mixtures
+from fedmixtures.mixture.moments import plain_gradient, plain_statistics
 
 
-class Undrawn(eqx.Module):
-    """Neighbours as they came, until the weights of the edges are known."""
-
-    neighbours: Mixture
-    keys: SlotKeys
-
-
-class Drawn(eqx.Module):
-    """Points of all neighbours as rows for the kernel of `statistics_gpu`."""
+class GpuNeighbourRows(eqx.Module):
+    """`cpu.drawing.NeighbourRows`, as rows for the kernel of `gpu.likelihood`."""
 
     rows: GpuRows
     constant: PerNode
     """Weighted sum over neighbours of the mean log-density at their own points."""
 
+    def pull(self, own: Mixture, interpret: bool = False) -> tuple[PerNode, Mixture]:
+        """Closed form: the local loss on the drawn rows."""
+        nll, gradient = nll_gpu(own, self.rows, interpret=interpret)
+        return nll + self.constant, gradient
 
-def drawn_gpu(pairs: Undrawn, weight: PerSlot, n: int, *, interpret: bool = False) -> Drawn:
+
+def drawn_points_gpu(
+    neighbours: Mixture, keys: SlotKeys, weight: PerSlot, n: int, *, interpret: bool = False
+) -> GpuNeighbourRows:
     """Draw `n` points from every neighbour of every node."""
     nodes, slots = weight.shape
-    parts = pairs.neighbours.parts
-    k, d = pairs.neighbours.n_components, pairs.neighbours.n_features
-    dtype = parts[1].dtype
-    per_node = (*parts, jr.key_data(pairs.keys), weight, tiles_gpu.in_use(weight))
-    arrays = [tiles_gpu.flat(part) for part in per_node[:-2]]
-    weight, in_use = map(tiles_gpu.whole_tiles, per_node[-2:])
+    k, d = neighbours.n_components, neighbours.n_features
+    dtype = neighbours.means.dtype
+    arrays = [tiles.flat(part) for part in (*neighbours.parts, jr.key_data(keys))]
+    in_use = tiles.whole_tiles(tiles.in_use(weight))
+    weight = tiles.whole_tiles(weight)
     places = len(weight)
     used = jnp.arange(slots)[:, None] < in_use.reshape(1, -1, TILE).max(-1)
     steps = jnp.where(used, n, 0).astype(jnp.int32)  # none in slots that no node of a tile has
@@ -66,18 +67,15 @@ def drawn_gpu(pairs: Undrawn, weight: PerSlot, n: int, *, interpret: bool = Fals
             jax.ShapeDtypeStruct((slots * n, d, places), dtype),
             jax.ShapeDtypeStruct((slots, places), dtype),
         ],
-        **tiles_gpu.options(interpret),
+        **tiles.options(interpret),
     )(*arrays, steps)
     by_slot = weight.T
     constant = jnp.where(by_slot != 0, by_slot * log_density, 0.0).sum(0)[:nodes]
-    return Drawn(GpuRows(points, by_slot / n, in_use * n), constant)
+    return GpuNeighbourRows(GpuRows(points, by_slot / n, in_use * n), constant)
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
-    """See `mixture.trial`: the pull of the drawn points, kernel of the statistics included."""
-    from fedmixtures.discrepancy.kl import KL
-    from fedmixtures.mixture.statistics import nll_gradient, statistics_of_products
-
+    """See `kernels.trial`: the pull of the drawn points, kernel of the likelihood included."""
     rng, n = np.random.default_rng(0), 8
     weight = rng.uniform(size=(TILE, 3)).astype(dtype)
     weight[:, 2] = 0
@@ -85,18 +83,15 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
     bits = rng.integers(2**32, size=(TILE, 3, 2), dtype=np.uint32)
 
     def kernel(own, neighbours, bits, weight):
-        drawn = drawn_gpu(
-            Undrawn(neighbours, jr.wrap_key_data(bits)), weight, n, interpret=interpret
-        )
-        nll, gradient = nll_gpu(own, drawn.rows, interpret=interpret)
-        return nll + drawn.constant, gradient
+        keys = jr.wrap_key_data(bits)
+        drawn = drawn_points_gpu(neighbours, keys, weight, n, interpret=interpret)
+        return drawn.pull(own, interpret)
 
     def plain(own, neighbours, bits, weight):
-        points, log_density = KL(n).drawn(neighbours, jr.wrap_key_data(bits))
-        rows = points.reshape(TILE, -1, d)
-        row_weights = jnp.repeat(weight / n, n, axis=1)
-        nll, gradient = nll_gradient(own, statistics_of_products(own, rows, row_weights))
-        return nll + (row_weights * log_density.reshape(TILE, -1)).sum(-1), gradient
+        drawn = drawn_points(neighbours, jr.wrap_key_data(bits), weight, n)
+        rows, row_weights = drawn.points.reshape(TILE, -1, d), drawn.row_weights.reshape(TILE, -1)
+        s = plain_statistics(own, rows, row_weights)
+        return drawn.constant - s.log_likelihood, plain_gradient(own, s)
 
     compare(kernel, plain, dtype, own, neighbours, bits, weight)
 
@@ -131,8 +126,8 @@ def _kernel(
     key = [key_ref[:, 0], key_ref[:, 1]]
 
     def one_point(r, total):
-        even, noise = _standard(r, key, d, weights[0].dtype)
-        level = even * cumulative[-1]
+        uniforms, noise = _standard(r, key, d, weights[0].dtype)
+        level = uniforms * cumulative[-1]
         point = []
         for i in range(d):
             shift = lambda c, i=i: sum_of(factors[c][i][j] * noise[j] for j in range(i + 1))
@@ -163,5 +158,5 @@ def _standard(r, key, d: int, dtype):
     words = []
     for block in range(-(-(1 + d) // 4)):
         words += philox([index, zero + np.uint32(block), zero, zero], key)
-    even, *rest = [uniform(word).astype(dtype) for word in words[: 1 + d]]
-    return even, [normal(part) for part in rest]
+    uniforms, *rest = [uniform(word).astype(dtype) for word in words[: 1 + d]]
+    return uniforms, [normal(part) for part in rest]

@@ -1,7 +1,7 @@
 """The E-step as one GPU kernel (Pallas): responsibilities are never written to memory.
 
 A thread holds one node: its components and their sums in registers, its rows streamed past them.
-Same sums as `statistics`, which explains them; `interpret=True` runs it on any machine.
+Same sums as `mixture.moments`, which explains them; `interpret=True` runs it on any machine.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from fedmixtures._types import Array, Rows, RowWeights
-from fedmixtures.mixture import tiles_gpu
-from fedmixtures.mixture.gradient import gradient_entries
-from fedmixtures.mixture.linear import (
-    inverse_cholesky_entries,
-    lower_triangle,
-    sum_of,
-    symmetric,
-)
+from fedmixtures.kernels.cpu.likelihood import gradient_entries, n_sums, of_sums
+from fedmixtures.kernels.gpu import tiles
+from fedmixtures.kernels.gpu.tiles import TILE, Functions, leading, nodes_last, trailing
+from fedmixtures.kernels.trial import compare, some_mixtures
+from fedmixtures.mixture.density import log_constants
+from fedmixtures.mixture.linear import inverse_cholesky_entries, lower_triangle, sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.tiles_gpu import TILE, Functions, leading, nodes_last, trailing
-from fedmixtures.mixture.trial import compare, some_mixtures
+from fedmixtures.mixture.moments import Statistics, plain_gradient, plain_statistics
 
 LOG_2PI, LOG2_E, LOG_2 = 1.8378770664093453, 1.4426950408889634, 0.6931471805599453
 
@@ -43,26 +40,20 @@ class GpuRows(eqx.Module):
     @classmethod
     def of(cls, rows: Rows, row_weights: RowWeights) -> GpuRows:
         """Rows in use come first; padding between them weighs zero and does no harm."""
-        return cls(*map(nodes_last, (rows, row_weights, tiles_gpu.in_use(row_weights))))
+        return cls(*map(nodes_last, (rows, row_weights, tiles.in_use(row_weights))))
 
 
-def statistics_of_kernel(
+def statistics_gpu(
     theta: Mixture, rows: Rows, row_weights: RowWeights, interpret: bool = False
-):
-    """`statistics.statistics` of few features: one kernel, a thread per node."""
-    from fedmixtures.mixture.statistics import Statistics, log_constants
-
-    d = theta.n_features
+) -> Statistics:
+    """`moments.plain_statistics` of few features: one kernel, a thread per node."""
     entries, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
     constant = log_constants(theta, log_determinant)
     laid_out = GpuRows.of(rows, row_weights)
     log_likelihood, sums = moments_gpu(
         constant, theta.means, entries, laid_out, interpret=interpret
     )
-    parts = [sums[:, i].T for i in range(sums.shape[1])]
-    triangle = iter(parts[1 + d :])
-    second = symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)])
-    return Statistics(log_likelihood, parts[0], jnp.stack(parts[1 : 1 + d], axis=-1), second)
+    return of_sums(log_likelihood, [sums[:, i].T for i in range(sums.shape[1])], theta.n_features)
 
 
 def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = False):
@@ -75,19 +66,18 @@ def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = Fal
     _, d, places = rows.x.shape
     flat = [constant, *(means[..., i] for i in range(d)), *(e for row in factor for e in row)]
     own = jnp.stack([nodes_last(field) for field in flat], axis=1)  # (k, fields, nodes)
-    n_sums = 1 + d + d * (d + 1) // 2
     results = [
-        jax.ShapeDtypeStruct((k, n_sums, places), means.dtype),
+        jax.ShapeDtypeStruct((k, n_sums(d), places), means.dtype),
         jax.ShapeDtypeStruct((places,), means.dtype),
     ]
     arrays = (own, rows.x, rows.weight, rows.in_use)
     sums, log_likelihood = pl.pallas_call(
-        partial(_kernel, k=k, d=d, functions=tiles_gpu.functions(means.dtype, interpret)),
+        partial(_kernel, k=k, d=d, functions=tiles.functions(means.dtype, interpret)),
         grid=(places // TILE,),
         in_specs=list(map(trailing, arrays)),
         out_specs=list(map(trailing, results)),
         out_shape=results,
-        **tiles_gpu.options(interpret),
+        **tiles.options(interpret),
     )(*arrays)
     return log_likelihood[:nodes], sums[..., :nodes]
 
@@ -145,35 +135,37 @@ def _row_sums(own, x_ref, w_ref, in_use_ref, d: int, functions: Functions):
 
 
 def nll_gpu(theta: Mixture, rows: GpuRows, *, interpret: bool = False):
-    """`statistics.nll_and_gradient` of every node as one kernel, mixtures read as they stand."""
+    """`dispatch.nll_and_gradient` of every node as one kernel, mixtures read as they stand."""
     nodes, k, d = theta.means.shape
     dtype = theta.means.dtype
-    parts = list(map(tiles_gpu.flat, theta.parts))
+    parts = list(map(tiles.flat, theta.parts))
     results = [*parts, parts[0][:, 0]]
     arrays = (rows.x, rows.weight, rows.in_use)
     *gradient, nll = pl.pallas_call(
-        partial(_gradient_kernel, k=k, d=d, functions=tiles_gpu.functions(dtype, interpret)),
+        partial(_gradient_kernel, k=k, d=d, functions=tiles.functions(dtype, interpret)),
         grid=(rows.x.shape[-1] // TILE,),
         in_specs=[*map(leading, parts), *map(trailing, arrays)],
         out_specs=list(map(leading, results)),
         out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
-        **tiles_gpu.options(interpret),
+        **tiles.options(interpret),
     )(*parts, *arrays)
     pairs = zip(gradient, theta.parts, strict=True)
     return nll[:nodes], Mixture(*(new[:nodes].reshape(part.shape) for new, part in pairs))
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
-    """See `mixture.trial`."""
-    from fedmixtures.mixture.statistics import nll_gradient, statistics_of_products
-
+    """See `kernels.trial`."""
     rng = np.random.default_rng(0)
     theta = some_mixtures(rng, dtype, TILE, k, d)
     rows = 2 * rng.normal(size=(TILE, 12, d)).astype(dtype)
     row_weights = rng.uniform(size=(TILE, 12)).astype(dtype) / 12
     row_weights[: TILE // 2, 5:] = 0
     kernel = lambda theta, *rows: nll_gpu(theta, GpuRows.of(*rows), interpret=interpret)
-    plain = lambda theta, *rows: nll_gradient(theta, statistics_of_products(theta, *rows))
+
+    def plain(theta, rows, row_weights):
+        s = plain_statistics(theta, rows, row_weights)
+        return -s.log_likelihood, plain_gradient(theta, s)
+
     compare(kernel, plain, dtype, theta, rows, row_weights)
 
 

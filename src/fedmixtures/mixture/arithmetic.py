@@ -1,7 +1,8 @@
-"""A counter-based random generator as plain arithmetic, which vectorises and fuses anywhere.
+"""Random numbers and a logarithm as plain arithmetic, which vectorises and fuses anywhere.
 
-Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
-(2011). JAX's own generator runs in a loop on CPU, where it moves its numbers to and from memory.
+The generator is Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
+as 1, 2, 3" (2011). JAX's own generator runs in a loop on CPU, where it moves its numbers to and
+from memory; and XLA on CPU calls the C library for each logarithm in float64.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from fedmixtures.mixture.logarithm import fast_log
 
 ROUNDS = 10
 _MULTIPLIERS = np.uint32(0xD2511F53), np.uint32(0xCD9E8D57)
@@ -23,6 +22,11 @@ _TAIL = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
     *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
 )
+# Integer type, bits of the mantissa, bits of sqrt(1/2), terms of the series.
+_FORMS = {
+    np.dtype("float64"): (np.int64, 52, 0x3FE6A09E667F3BCD, 9),
+    np.dtype("float32"): (np.int32, 23, 0x3F3504F3, 4),
+}
 
 
 def philox(counter: list[jax.Array], key: list[jax.Array]) -> list[jax.Array]:
@@ -49,21 +53,40 @@ def random_words(key_data: jax.Array, n: int, words: int) -> list[jax.Array]:
 
 
 def uniform(words: jax.Array) -> jax.Array:
-    """Even numbers strictly between 0 and 1, in float32, with 23 random bits."""
+    """Uniform numbers strictly between 0 and 1, in float32, with 23 random bits."""
     return ((words >> np.uint32(9)).astype(jnp.float32) + np.float32(0.5)) * np.float32(2**-23)
 
 
-def normal(even: jax.Array) -> jax.Array:
-    r"""Standard normal numbers $\sqrt2\, \mathrm{erf}^{-1}(2u - 1)$, in the precision of `even`.
+def normal(uniforms: jax.Array) -> jax.Array:
+    r"""Standard normal numbers $\sqrt2\, \mathrm{erf}^{-1}(2u - 1)$, in the precision of $u$.
 
     Giles's two polynomials in $w = -\ln 4u(1-u)$ ("Approximating the erfinv function", 2010), good
     to about 3e-7: a Monte-Carlo sum cannot tell. In float64 arithmetic they come out the same to
     the last few bits however a program is laid out; in float32 they would not.
     """
-    w = -fast_log(4 * even * (1 - even))
+    w = -fast_log(4 * uniforms * (1 - uniforms))
     centre = _polynomial(_CENTRE, w - 2.5)
     tail = _polynomial(_TAIL, jnp.sqrt(w) - 3)
-    return np.sqrt(2.0).astype(even.dtype) * (2 * even - 1) * jnp.where(w < 5, centre, tail)
+    return np.sqrt(2.0).astype(uniforms.dtype) * (2 * uniforms - 1) * jnp.where(w < 5, centre, tail)
+
+
+def fast_log(x: jax.Array) -> jax.Array:
+    r"""$\ln x$ of positive finite numbers (no subnormal ones), to two units in the last place.
+
+    With $x = 2^e m$, $m \in [\sqrt{1/2}, \sqrt 2)$ and $s = (m-1)/(m+1)$:
+    $\ln x = e \ln 2 + 2(s + s^3/3 + s^5/5 + \dots)$.
+    """
+    integer, mantissa, root, n_terms = _FORMS[x.dtype]
+    bits = jax.lax.bitcast_convert_type(x, integer)
+    exponent = jax.lax.shift_right_arithmetic(bits - integer(root), integer(mantissa))
+    bits = bits - jax.lax.shift_left(exponent, integer(mantissa))
+    m = jax.lax.bitcast_convert_type(bits, x.dtype)
+    s = (m - 1) / (m + 1)
+    square = s * s
+    series = jnp.zeros_like(x)
+    for i in range(n_terms, 0, -1):
+        series = (series + 1 / (2 * i + 1)) * square
+    return exponent.astype(x.dtype) * np.log(2.0).astype(x.dtype) + (2 * s + 2 * s * series)
 
 
 def _polynomial(coefficients: tuple[float, ...], w: jax.Array) -> jax.Array:

@@ -1,81 +1,65 @@
 r"""Matching and averaging of neighbours as one GPU kernel (Pallas): no matched copy is ever kept.
 
-A thread holds one receiving node, matches one neighbour after another (`matching` explains how) and
-adds it to the weighted mean, which is all that the pull of eq. (3) needs of a round. The arrays are
-read as they stand: turning them about would cost more than the matching. `interpret=True` runs it
-on any machine.
+A thread holds one receiving node, matches one neighbour after another (`cpu.matching` explains how)
+and adds it to the weighted mean, which is all that the pull of eq. (3) needs of a round. The arrays
+are read as they stand: turning them about would cost more than the matching. `interpret=True` runs
+it on any machine.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import combinations
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerSlot
-from fedmixtures.discrepancy.euclidean import Centre
-from fedmixtures.mixture import tiles_gpu
+from fedmixtures.kernels.cpu.matching import BITS, MatchedMean, best_path, matched, mean_of
+from fedmixtures.kernels.gpu import tiles
+from fedmixtures.kernels.gpu.tiles import TILE
+from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.linear import sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.tiles_gpu import TILE
-from fedmixtures.mixture.trial import compare, some_mixtures
-
-BITS = 3
-"""What the partner of a component takes in a matching written as one number."""
 
 
-class Unmatched(eqx.Module):
-    """Neighbours as they came, until the weights of the edges are known."""
-
-    own: Mixture
-    neighbours: Mixture
-
-
-def centre_gpu(
-    pairs: Unmatched, weight: PerSlot, block_weights, *, interpret: bool = False
-) -> Centre:
+def matched_mean_gpu(
+    own: Mixture, neighbours: Mixture, weight: PerSlot, block_weights, *, interpret: bool = False
+) -> MatchedMean:
     """Match every neighbour to its node and average."""
-    nodes, own = len(weight), pairs.own
+    nodes = len(weight)
     k, d, dtype = own.n_components, own.n_features, own.means.dtype
     blocks = jnp.stack([jnp.asarray(block, dtype) for block in block_weights])
-    parts = (*own.parts, *pairs.neighbours.parts, weight, tiles_gpu.in_use(weight))
-    arrays = [*map(tiles_gpu.flat, parts[:-1]), tiles_gpu.whole_tiles(parts[-1])]
+    parts = (*own.parts, *neighbours.parts, weight, tiles.in_use(weight))
+    arrays = [*map(tiles.flat, parts[:-1]), tiles.whole_tiles(parts[-1])]
     results = [*arrays[:3], arrays[-1], arrays[-1]]  # the offset, total and scatter
     *offset, total, scatter = pl.pallas_call(
         partial(_kernel, k=k, d=d),
         grid=(len(arrays[0]) // TILE,),
-        in_specs=[pl.BlockSpec((3,), lambda i: (0,)), *map(tiles_gpu.leading, arrays)],
-        out_specs=list(map(tiles_gpu.leading, results)),
+        in_specs=[pl.BlockSpec((3,), lambda i: (0,)), *map(tiles.leading, arrays)],
+        out_specs=list(map(tiles.leading, results)),
         out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
-        **tiles_gpu.options(interpret),
+        **tiles.options(interpret),
     )(blocks, *arrays)
     shaped = zip(offset, own.parts, strict=True)
     mean = Mixture(*(new[:nodes].reshape(part.shape) for new, part in shaped))
-    return Centre(own, mean, total[:nodes], scatter[:nodes])
+    return MatchedMean(own, mean, total[:nodes], scatter[:nodes], tuple(block_weights))
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
-    """See `mixture.trial`."""
-    from fedmixtures.discrepancy.euclidean import Euclidean
-
+    """See `kernels.trial`."""
     rng = np.random.default_rng(0)
     weight = rng.uniform(size=(TILE, 3)).astype(dtype)
     weight[: TILE // 2, 1:] = 0
     own, neighbours = (some_mixtures(rng, dtype, TILE, *s, k, d) for s in ((), (3,)))
-    euclidean = Euclidean((1.0, 2.0, 0.5))
-
-    def kernel(own, neighbours, weight):
-        pairs = Unmatched(own, neighbours)
-        centre = centre_gpu(pairs, weight, euclidean.block_weights, interpret=interpret)
-        return euclidean.pull(own, centre, weight)
-
-    plain = lambda own, others, weight: euclidean.pull(own, euclidean.matched(own, others), weight)
+    blocks = (1.0, 2.0, 0.5)
+    kernel = lambda own, others, weight: matched_mean_gpu(
+        own, others, weight, blocks, interpret=interpret
+    ).pull(own)
+    plain = lambda own, others, weight: mean_of(matched(own, others, blocks), weight, blocks).pull(
+        own
+    )
     compare(kernel, plain, dtype, own, neighbours, weight)
 
 
@@ -141,30 +125,3 @@ def _kernel(block_ref, *refs, k: int, d: int):
                 offset_covariances[:, (c * d + at[0]) * d + at[1]] = entry
     total_ref[...] = total
     scatter_ref[...] = jnp.maximum(scatter, 0.0)
-
-
-def best_path(cost: list[list[jax.Array]]) -> tuple[jax.Array, jax.Array]:
-    """Least cost of a matching, and the matching: `BITS` bits for the partner of each component.
-
-    The recursion of `matching`, which carries each subset's whole matching along instead of walking
-    back; of equals the first is kept there and here.
-    """
-    k = len(cost)
-    best: dict[int, tuple[Any, jax.Array]]
-    best = {0: (None, jnp.zeros(cost[0][0].shape, jnp.int32))}
-    for own in range(k):
-        level = {}
-        for chosen in combinations(range(k), own + 1):
-            subset, found = sum(1 << e for e in chosen), None
-            for e in chosen:
-                before, path = best[subset ^ (1 << e)]
-                value = cost[own][e] if before is None else before + cost[own][e]
-                path = path | (e << (BITS * own))
-                if found is not None:
-                    better = value < found[0]
-                    value = jnp.where(better, value, found[0])
-                    path = jnp.where(better, path, found[1])
-                found = value, path
-            level[subset] = found
-        best = level
-    return best[2**k - 1]

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt32
 
+from fedmixtures._ties import clearly_less, first_greatest, first_least
 from fedmixtures._types import Array, RowWeights
-from fedmixtures.mixture.linear import sum_of, sum_together
-from fedmixtures.mixture.philox import random_words, uniform
+from fedmixtures.kernels import dispatch
+from fedmixtures.mixture.arithmetic import random_words, uniform
+from fedmixtures.mixture.linear import sum_of
 
 MAX_STEPS, TOLERANCE = 300, 1e-4
 """scikit-learn's defaults; the tolerance counts in mean variances of a feature."""
@@ -73,7 +75,7 @@ def plus_plus(
         points = [_row_at(x, candidates[:, trial]) for trial in range(n_trials)]
         after = [jnp.minimum(closest, _squared_distance(x, point)) for point in points]
         cost = jnp.stack([(weights * part).sum(-1) for part in after], axis=-1)
-        best = cost.argmin(-1)
+        best = first_least(cost)
         chosen, left = points[0], after[0]
         for trial in range(1, n_trials):
             here = (best == trial)[:, None]
@@ -93,7 +95,7 @@ def nearest(x: FeaturesFirst, centres: Centres) -> tuple[Labels, RowWeights]:
     labels = jnp.zeros(least.shape, jnp.int32)
     for c in range(1, centres.shape[1]):
         distance = _squared_distance(x, centres[:, c])
-        labels = jnp.where(distance < least, jnp.int32(c), labels)
+        labels = jnp.where(clearly_less(distance, least), jnp.int32(c), labels)
         least = jnp.minimum(distance, least)
     return labels, least
 
@@ -108,7 +110,7 @@ def _means(x, weights, labels, distance, centres) -> Centres:
     ours = [labels == c for c in range(k)]
     terms = [jnp.where(here, weights, 0.0) for here in ours]
     terms += [jnp.where(here, weights * x[:, i], 0.0) for i in range(d) for here in ours]
-    total = jnp.stack(sum_together(terms, axis=1), axis=-1).reshape(len(x), 1 + d, k)
+    total = jnp.stack(dispatch.sum_together(terms, axis=1), axis=-1).reshape(len(x), 1 + d, k)
 
     def filled(_):
         member = _with_farthest(jnp.stack(terms[:k], axis=1), weights, distance)
@@ -130,7 +132,7 @@ def _with_farthest(
     def fill(c, carry):
         member, far = carry
         here = jax.lax.dynamic_index_in_dim(empty, c, 1)
-        taken = here & (rows == far.argmax(-1)[:, None])
+        taken = here & (rows == first_greatest(far)[:, None])
         into = (jnp.arange(member.shape[1]) == c)[None, :, None] & taken[:, None]
         member = jnp.where(into, weights[:, None], jnp.where(taken[:, None], 0.0, member))
         return member, jnp.where(taken, -1.0, far)

@@ -1,0 +1,1 @@
+"""Fast forms of the definitions, for CPU and GPU, behind one dispatcher."""

@@ -1,0 +1,163 @@
+"""Likelihood, its moments and its gradient with the rows on the last axis, the vector axis.
+
+What `mixture.moments` defines. On S2's shape (k=5, d=2) these are TIMES.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+
+from fedmixtures._types import Array, PerNode, Rows, RowWeights
+from fedmixtures.kernels import dispatch
+from fedmixtures.mixture.arithmetic import fast_log
+from fedmixtures.mixture.density import log_constants
+from fedmixtures.mixture.linear import (
+    Triangle,
+    inverse_cholesky,
+    inverse_cholesky_entries,
+    lower_triangle,
+    sum_of,
+    symmetric,
+)
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics, weight_gradient
+
+MOST_SUMS = 72
+"""Up to this many sums are taken in one loop over the rows; the loop's code grows with them."""
+
+
+def n_sums(d: int) -> int:
+    """Numbers that are summed up over rows for each component: mass, first and second moments."""
+    return 1 + d + d * (d + 1) // 2
+
+
+def unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+    """Few features: all written out, and every sum over rows taken in one loop over them.
+
+    Rows stand on the last axis, which is the vector axis. Nothing of the size of rows times
+    components is ever kept.
+    """
+    k, d = theta.n_components, theta.n_features
+    inverse, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
+    constant = log_constants(theta, log_determinant)
+    x = [rows[:, :, i] for i in range(d)]  # (nodes, m)
+    of = lambda part, c: part[:, c, None]  # (nodes, 1)
+    delta = [[x[i] - of(theta.means[:, :, i], c) for i in range(d)] for c in range(k)]
+    log_joint = _log_joint(constant, inverse, delta, of)
+    top = reduce(jnp.maximum, log_joint)
+    unnormalised = [jnp.exp(one - top) for one in log_joint]
+    total = sum_of(unnormalised)
+    scale = row_weights / total
+    terms = [row_weights * (top + fast_log(total))]
+    for c in range(k):
+        share = unnormalised[c] * scale
+        first = [share * delta[c][i] for i in range(d)]
+        second = [first[i] * delta[c][j] for i in range(d) for j in range(i + 1)]
+        terms += [share, *first, *second]
+    log_likelihood, *sums = dispatch.sum_together(terms, axis=1)
+    moments = 1 + d + d * (d + 1) // 2
+    parts = [jnp.stack(sums[i::moments], axis=-1) for i in range(moments)]  # (nodes, k)
+    return of_sums(log_likelihood, parts, d)
+
+
+def rows_last(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+    """A dozen features at most: as `unrolled`, but components stay an axis of the arrays."""
+    d = theta.n_features
+    inverse, log_determinant = inverse_cholesky(theta.covariances)
+    constant = log_constants(theta, log_determinant)[:, :, None]
+    delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]  # (nodes, k, m)
+    white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
+    log_joint = constant - 0.5 * sum_of(w * w for w in white)
+    top = log_joint.max(1, keepdims=True)
+    unnormalised = jnp.exp(log_joint - top)
+    total = unnormalised.sum(1, keepdims=True)
+    share = unnormalised * (row_weights[:, None, :] / total)
+    first = [share * delta[i] for i in range(d)]
+    second = [first[i] * delta[j] for i in range(d) for j in range(i + 1)]
+    parts = dispatch.sum_together([share, *first, *second], axis=2)
+    log_likelihood = (row_weights * (top + fast_log(total))[:, 0]).sum(-1)
+    return of_sums(log_likelihood, parts, d)
+
+
+def of_sums(log_likelihood: PerNode, sums: list[jax.Array], d: int) -> Statistics:
+    """Statistics of mass, first moments and lower triangle of second ones, (nodes, k) each."""
+    triangle = iter(sums[1 + d :])
+    second = symmetric([[next(triangle) for _ in range(i + 1)] for i in range(d)])
+    return Statistics(log_likelihood, sums[0], jnp.stack(sums[1 : 1 + d], axis=-1), second)
+
+
+def log_density_slots(mixtures: Mixture, points: list[jax.Array]) -> jax.Array:
+    """Log-density of points (slots, nodes, n), an array per feature, under each slot's mixture."""
+    k, d = mixtures.n_components, mixtures.n_features
+    of = lambda part, c: part[:, c, None]
+
+    def one_slot(args):
+        theta, x = args
+        inverse, log_determinant = inverse_cholesky_entries(lower_triangle(theta.covariances))
+        delta = [[x[i] - of(theta.means[..., i], c) for i in range(d)] for c in range(k)]
+        log_joint = _log_joint(log_constants(theta, log_determinant), inverse, delta, of)
+        top = reduce(jnp.maximum, log_joint)
+        return top + fast_log(sum_of(jnp.exp(one - top) for one in log_joint))
+
+    slots_first = jax.tree.map(lambda part: jnp.moveaxis(jnp.asarray(part), 1, 0), mixtures)
+    return jax.lax.map(one_slot, (slots_first, points))
+
+
+def _log_joint(constant, inverse, delta, of) -> list[jax.Array]:
+    """Log of weight times density: an array for each component."""
+    log_joint = []
+    for c, from_mean in enumerate(delta):
+        d = len(from_mean)
+        white = [
+            sum_of(of(inverse[i][j], c) * from_mean[j] for j in range(i + 1)) for i in range(d)
+        ]
+        log_joint.append(of(constant, c) - 0.5 * sum_of(w * w for w in white))
+    return log_joint
+
+
+def gradient_by_entries(theta: Mixture, s: Statistics) -> Mixture:
+    """`moments.plain_gradient`, written out for few features."""
+    d = theta.n_features
+    inverse, _ = inverse_cholesky_entries(lower_triangle(theta.covariances))
+    first = [s.first[..., i] for i in range(d)]
+    second = [[s.second[..., i, j] for j in range(i + 1)] for i in range(d)]
+    means, covariances = gradient_entries(inverse, s.mass, first, second)
+    return Mixture(weight_gradient(theta, s), jnp.stack(means, axis=-1), symmetric(covariances))
+
+
+def gradient_entries(
+    factor: Triangle, mass: Array, first: list[Array], second: Triangle
+) -> tuple[list[Array], Triangle]:
+    """`moments.plain_gradient` for means and covariances (the lower triangle), over the batch.
+
+    `factor` is the inverse Cholesky factor of the covariance, `first` and `second` are moments.
+    """
+    d = len(first)
+    at = lambda i, j: second[max(i, j)][min(i, j)]
+    white = [sum_of(factor[i][j] * first[j] for j in range(i + 1)) for i in range(d)]
+    means = [-sum_of(factor[i][j] * white[i] for i in range(j, d)) for j in range(d)]
+    half = [
+        [sum_of(factor[i][a] * at(a, j) for a in range(i + 1)) for j in range(d)] for i in range(d)
+    ]
+    middle = [
+        [sum_of(half[i][a] * factor[j][a] for a in range(j + 1)) for j in range(i + 1)]
+        for i in range(d)
+    ]
+    for i in range(d):
+        middle[i][i] = middle[i][i] - mass
+    covariances = [
+        [
+            -0.5
+            * sum_of(
+                factor[p][i] * middle[max(p, q)][min(p, q)] * factor[q][j]
+                for p in range(i, d)
+                for q in range(j, d)
+            )
+            for j in range(i + 1)
+        ]
+        for i in range(d)
+    ]
+    return means, covariances

@@ -1,0 +1,215 @@
+"""The one place that knows where programs run: it picks the kernel and the sizes for CPU or GPU.
+
+For every definition there is one function here, with the same meaning on all backends. Nobody
+outside asks which kernel ran. Kernels for a GPU are tried before they are relied on (`trial`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from fedmixtures._types import Array, PerNode, PerSlot, Rows, RowWeights, SlotKeys
+from fedmixtures.kernels.cpu import clustering, drawing, likelihood, matching, pair_sums
+from fedmixtures.kernels.trial import passes
+from fedmixtures.mixture.linear import UNROLLED
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics, plain_gradient, plain_statistics
+
+ROW_CHUNK = 8192
+"""Rows of a node beyond this many are visited in chunks, so that memory stays bounded."""
+LAYOUT_NODES = 100_000
+"""From so many nodes on a GPU does the layout itself, once it has compiled how."""
+BLOCK_NODES, BLOCK_ROWS = 128, 65536
+"""Nodes and rows in a block on a CPU, at most: what stays in its cache."""
+GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
+"""The same on a GPU, which wants all work at once."""
+CPU_CLUSTERED, GPU_CLUSTERED = 1 << 16, 1 << 26
+"""Rows times restarts that are clustered in one call, at most."""
+
+
+def on_gpu() -> bool:
+    """Whether programs are about to run on an NVIDIA GPU."""
+    return jax.default_backend() in ("gpu", "cuda")
+
+
+def most_in_a_block() -> tuple[int, int]:
+    """Nodes and rows that a block holds here, at most."""
+    return (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)
+
+
+def lays_out_on_device(n_nodes: int, n_rows: int) -> bool:
+    """Whether the device puts rows and neighbours in order, instead of the host."""
+    return on_gpu() and n_nodes >= LAYOUT_NODES and n_rows < 2**31
+
+
+def sorts_on_device() -> bool:
+    """Whether the device sorts and joins the rows that are to be clustered."""
+    return on_gpu()
+
+
+def clustered_at_once() -> int:
+    """Rows times restarts in one call of `settled`, at most."""
+    return GPU_CLUSTERED if on_gpu() else CPU_CLUSTERED
+
+
+def sum_together(terms: Sequence[Array], axis: int | tuple[int, ...]) -> list[jax.Array]:
+    """Sum several arrays of one shape over one axis in a single loop.
+
+    The arrays usually share expensive intermediate values (an exponential, say). XLA on CPU would
+    work them out anew for each sum; one reduction with many results does it once. On a GPU XLA
+    joins sums by itself, and uses more threads than for such a reduction.
+    """
+    axes = (axis,) if isinstance(axis, int) else axis
+    if on_gpu():
+        return [jnp.sum(term, axes) for term in terms]
+    zeros = [jnp.zeros((), term.dtype) for term in terms]
+    added = lambda a, b: [left + right for left, right in zip(a, b, strict=True)]
+    return list(jax.lax.reduce(terms, zeros, added, axes))
+
+
+# The likelihood of a node's rows -----------------------------------------------------------------
+
+
+def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+    """`moments.plain_statistics`: the E-step of every node of a block on its own weighted rows."""
+    k, d = theta.n_components, theta.n_features
+    n_sums = likelihood.n_sums(d)
+    one_pass = plain_statistics
+    if _likelihood_on_gpu(theta):
+        from fedmixtures.kernels.gpu.likelihood import statistics_gpu
+
+        one_pass = statistics_gpu
+    elif d <= UNROLLED and k * n_sums <= likelihood.MOST_SUMS:
+        return likelihood.unrolled(theta, rows, row_weights)
+    elif n_sums <= likelihood.MOST_SUMS and not on_gpu():
+        one_pass = likelihood.rows_last
+    m = rows.shape[1]
+    if m <= ROW_CHUNK:
+        return one_pass(theta, rows, row_weights)
+    n_chunks = -(-m // ROW_CHUNK)
+    padding = n_chunks * ROW_CHUNK - m
+    rows = jnp.pad(rows, ((0, 0), (0, padding), (0, 0)))
+    row_weights = jnp.pad(row_weights, ((0, 0), (0, padding)))
+    chunked = (
+        jnp.moveaxis(rows.reshape(len(rows), n_chunks, ROW_CHUNK, -1), 1, 0),
+        jnp.moveaxis(row_weights.reshape(len(rows), n_chunks, ROW_CHUNK), 1, 0),
+    )
+    first = one_pass(theta, chunked[0][0], chunked[1][0])
+
+    def add(total: Statistics, chunk):
+        return jax.tree.map(jnp.add, total, one_pass(theta, *chunk)), None
+
+    rest = jax.tree.map(lambda part: part[1:], chunked)
+    return jax.lax.scan(add, first, rest)[0]
+
+
+def nll_and_gradient(
+    theta: Mixture, rows: Rows, row_weights: RowWeights
+) -> tuple[PerNode, Mixture]:
+    """Weighted negative log-likelihood of every node and its gradient, in closed form."""
+    if rows.shape[1] <= ROW_CHUNK and _likelihood_on_gpu(theta):
+        from fedmixtures.kernels.gpu.likelihood import GpuRows, nll_gpu
+
+        return nll_gpu(theta, GpuRows.of(rows, row_weights))
+    return nll_of_statistics(theta, statistics(theta, rows, row_weights))
+
+
+def nll_of_statistics(theta: Mixture, s: Statistics) -> tuple[PerNode, Mixture]:
+    """The same from statistics already taken under `theta`."""
+    few = theta.n_features <= UNROLLED
+    gradient = (likelihood.gradient_by_entries if few else plain_gradient)(theta, s)
+    return -s.log_likelihood, gradient
+
+
+def _likelihood_on_gpu(theta: Mixture) -> bool:
+    if theta.n_features > UNROLLED or not on_gpu():
+        return False
+    from fedmixtures.kernels.gpu.likelihood import trial
+
+    return passes(trial, theta.n_components, theta.n_features, theta.means.dtype)
+
+
+# The neighbours of a block's nodes, made ready for all local steps of a round ---------------------
+# Each has `pull(own)`: the weighted sum of the discrepancy over the slots of every node, and its
+# gradient in `own`.
+
+
+def matched_mean(
+    own: Mixture, neighbours: Mixture, weight: PerSlot, block_weights: Sequence[Any]
+) -> matching.MatchedMean:
+    """For eq. (3): the weighted mean of the neighbours, components matched to the node's own."""
+    k, d = own.n_components, own.n_features
+    if on_gpu() and d <= UNROLLED and k <= matching.WRITTEN_OUT:
+        from fedmixtures.kernels.gpu.matching import matched_mean_gpu, trial
+
+        if passes(trial, k, d, own.means.dtype):
+            return matched_mean_gpu(own, neighbours, weight, block_weights)
+    return matching.mean_of(matching.matched(own, neighbours, block_weights), weight, block_weights)
+
+
+def drawn_points(own: Mixture, neighbours: Mixture, keys: SlotKeys, weight: PerSlot, n: int):
+    """For eq. (4): `n` points of every neighbour as rows of the node."""
+    k, d = own.n_components, own.n_features
+    if on_gpu() and d <= UNROLLED:
+        from fedmixtures.kernels.gpu.drawing import drawn_points_gpu, trial
+
+        if passes(trial, k, d, own.means.dtype):
+            return drawn_points_gpu(neighbours, keys, weight, n)
+    return drawing.drawn_points(neighbours, keys, weight, n)
+
+
+def weighted_points(points, weights, constants, weight: PerSlot) -> drawing.NeighbourRows:
+    """For eq. (4) on given points: `weights` of the points of each neighbour sum to one."""
+    row_weights = weight[:, :, None] * weights
+    return drawing.NeighbourRows(points, row_weights, (row_weights * constants).sum((-1, -2)))
+
+
+def together(slots: int) -> int:
+    """How many of the slots' rows are summed up at once."""
+    many = slots > 2 * drawing.CHUNK_SLOTS and not on_gpu()
+    return drawing.CHUNK_SLOTS if many else slots
+
+
+def paired_atoms(
+    own: Mixture,
+    neighbours: Mixture,
+    constants: Float[Array, "nodes s"],
+    weight: PerSlot,
+    bandwidths: Sequence[Any],
+):
+    """For eq. (5): the neighbours' components; `constants` are their own inner products."""
+    constant = (weight * constants).sum(-1)
+    if on_gpu():
+        from fedmixtures.kernels.gpu.pair_sums import MOST_FEATURES, GpuAtoms, trial
+
+        k, d = own.n_components, own.n_features
+        if d <= MOST_FEATURES and passes(trial, k, d, own.means.dtype):
+            return GpuAtoms.of(neighbours, weight, constant, bandwidths)
+    return pair_sums.Atoms(neighbours, weight, constant, bandwidths)
+
+
+def pair_sums_of_many_features(*args) -> pair_sums.Sums:
+    """`pair_sums.atom_sums` beyond `UNROLLED` features."""
+    many = pair_sums.by_factorisation if on_gpu() else pair_sums.by_elimination
+    return many(*args)
+
+
+# k-means -----------------------------------------------------------------------------------------
+
+
+def settled(x, weights, centres) -> clustering.Clustering:
+    """`clustering.lloyd` of all restarts of every node: `centres` lists them node after node."""
+    k, d = centres.shape[1:]
+    if on_gpu():
+        from fedmixtures.kernels.gpu.clustering import MOST_NUMBERS, lloyd_gpu, trial
+
+        if k * d <= MOST_NUMBERS and passes(trial, k, d, x.dtype):
+            return lloyd_gpu(x, weights, centres)
+    n_init = len(centres) // len(x)
+    again = lambda part: jnp.repeat(part, n_init, axis=0)
+    return clustering.lloyd(again(x), again(weights), centres)

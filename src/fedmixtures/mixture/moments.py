@@ -1,0 +1,92 @@
+r"""Sums over rows that stand for all of them, and points that stand for a mixture.
+
+One pass over the rows gives the likelihood, its gradient (eq. 1 and, on drawn rows, eq. 4) and the
+M-step of EM. First and second moments are taken about each component's own mean, never as
+$E[xx^\top] - \mu\mu^\top$, so that means far from the origin lose no digits. These are the
+definitions; `kernels.dispatch` has the same functions for few features several times as fast.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from fedmixtures._types import Array, PerNode, Rows, RowWeights
+from fedmixtures.mixture.density import log_joint
+from fedmixtures.mixture.linear import cholesky, inverse_cholesky
+from fedmixtures.mixture.mixture import Mixture
+
+KAPPA = 1.0
+"""Weight of the centre against the outer points; one keeps all weights positive."""
+
+
+class Statistics(eqx.Module):
+    r"""Weighted sums over rows, with responsibilities $r_c(x)$ and $\delta_c = x - \mu_c$."""
+
+    log_likelihood: PerNode
+    r"""$\sum_x w \ln p(x)$"""
+    mass: Float[Array, "nodes k"]
+    r"""$\sum_x w\, r_c$"""
+    first: Float[Array, "nodes k d"]
+    r"""$\sum_x w\, r_c\, \delta_c$"""
+    second: Float[Array, "nodes k d d"]
+    r"""$\sum_x w\, r_c\, \delta_c \delta_c^\top$"""
+
+
+def plain_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+    """E-step of every node of a block on its own weighted rows."""
+    delta = rows[:, None, :, :] - theta.means[:, :, None, :]  # (nodes, k, m, d)
+    joint = jnp.swapaxes(log_joint(theta, rows), 1, 2)
+    log_density = jax.nn.logsumexp(joint, axis=1)
+    share = jnp.exp(joint - log_density[:, None, :]) * row_weights[:, None, :]
+    return Statistics(
+        (row_weights * log_density).sum(-1),
+        share.sum(-1),
+        jnp.einsum("nkm,nkmi->nki", share, delta),
+        jnp.einsum("nkmi,nkmj->nkij", share[..., None] * delta, delta),
+    )
+
+
+def plain_gradient(theta: Mixture, s: Statistics) -> Mixture:
+    r"""Gradient of the negative log-likelihood, from statistics taken under `theta`.
+
+    With $P_c = \Sigma_c^{-1}$, mass $N_c$, first and second moments $a_c, B_c$:
+    $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$,
+    $-\partial\Sigma_c = \frac12 (P_c B_c P_c - N_c P_c)$, the plain symmetric matrix gradient.
+    """
+    inverse, _ = inverse_cholesky(theta.covariances)
+    precision = jnp.einsum("nkpi,nkpj->nkij", inverse, inverse)
+    sandwich = jnp.einsum("nkia,nkab,nkbj->nkij", precision, s.second, precision)
+    return Mixture(
+        weight_gradient(theta, s),
+        -jnp.einsum("nkij,nkj->nki", precision, s.first),
+        0.5 * (s.mass[..., None, None] * precision - sandwich),
+    )
+
+
+def weight_gradient(theta: Mixture, s: Statistics) -> Float[Array, "nodes k"]:
+    """The part of `plain_gradient` for the weights; zero where a component is absent."""
+    present = theta.weights > 0
+    return jnp.where(present, -s.mass / jnp.where(present, theta.weights, 1.0), 0.0)
+
+
+def sigma_points(
+    mixture: Mixture, kappa: float = KAPPA
+) -> tuple[Float[Array, "*nodes k p d"], Float[Array, "*nodes k p"]]:
+    r"""$2d+1$ points per component, and weights that sum to one over the mixture.
+
+    With $\Sigma_c = LL^\top$: $\mu_c$ and $\mu_c \pm \sqrt{d+\kappa}\, L_i$, weighing
+    $\pi_c \kappa/(d+\kappa)$ and $\pi_c / (2(d+\kappa))$. Mean and covariance of every component
+    are those of its points, so a quadratic is averaged over the mixture without error.
+    """
+    d = mixture.n_features
+    steps = jnp.concatenate([jnp.zeros((1, d)), jnp.eye(d), -jnp.eye(d)]) * jnp.sqrt(d + kappa)
+    share = jnp.full(2 * d + 1, 0.5 / (d + kappa)).at[0].set(kappa / (d + kappa))
+    dtype = mixture.means.dtype
+    factor = cholesky(mixture.covariances)
+    offsets = jnp.einsum("...kij,pj->...kpi", factor, steps.astype(dtype))
+    one = (1,) * mixture.weights.ndim
+    weights = mixture.weights[..., None] * share.astype(dtype).reshape(*one, -1)
+    return mixture.means[..., None, :] + offsets, weights
