@@ -7,13 +7,12 @@ $|\bar x_i - \bar x_j| \le \beta_i + \beta_j$ with
 $$\beta = \sigma \sqrt{\tfrac2n \left(1 + \tfrac1n\right) \ln\frac{\sqrt{n+1}}{\gamma}},$$
 
 and averages over kept edges: $y_i \leftarrow (1 - a)\, \bar x_i + a \sum_j W_{ij} y_j$ with
-$a = t/(t+1)$ in round t since the last cut and W symmetric. Of the methods compared here this is the
-nearest to Trust-then-Pool in idea.
+$a = t/(t+1)$ in round t since the last cut and W symmetric. Of the methods compared here this is
+the nearest to Trust-then-Pool in idea.
 """
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 
 from fedmixtures import _checks
@@ -24,6 +23,7 @@ from fedmixtures.methods.compared.from_local_fits import (
     component_moments,
     e_step,
     matched,
+    over_edges,
     padded_rows,
     reordered,
 )
@@ -58,27 +58,29 @@ class CColME(FromLocalFits):
 
     def run(self, block: Block):
         """Fit, test, average."""
-        theta = self.local_fits(block)
+        theta, here = self.local_fits(block), block.receiver
+        n, k, d = theta.means.shape
         own = component_moments(theta, e_step(theta, *padded_rows(block.data)))
-        tests = np.maximum(block.present.sum(1), 1) * theta.means.shape[1] * theta.n_features
+        tests = np.maximum(np.bincount(here, minlength=n), 1) * k * d
         deviations = np.sqrt(np.diagonal(theta.covariances, axis1=-2, axis2=-1))
         widths = half_widths(deviations, own[0], self.delta / tests)
-        means, their_widths = yield Broadcast((own[1], widths))
-        order = matched(own[1], means)
+        means, their_widths = over_edges((yield Broadcast((own[1], widths))), block)
+        order = matched(own[1][here], means)
         means, their_widths = reordered((means, their_widths), order)
-        near = np.abs(own[1][:, None] - means) <= widths[:, None] + their_widths
-        kept = near.all((-2, -1)) & block.present
-        kept &= yield PerNeighbour(kept)
-        degrees = yield Broadcast(kept.sum(1))
-        share = np.where(kept, 1 / (1 + np.maximum(kept.sum(1)[:, None], degrees)), 0.0)
+        near = np.abs(own[1][here] - means) <= widths[here] + their_widths
+        kept = near.all((-2, -1))
+        kept = kept & (yield PerNeighbour(kept))
+        degree = np.bincount(here, kept, minlength=n)
+        degrees = over_edges((yield Broadcast(degree)), block)
+        share = np.where(kept, 1 / (1 + np.maximum(degree[here], degrees)), 0.0)
         mixed = own
         for t in range(1, self.n_rounds + 1):
-            theirs = yield Broadcast(mixed)
-            mixed = averaged(own, mixed, reordered(theirs, order), share, t / (t + 1))
+            theirs = reordered(over_edges((yield Broadcast(mixed)), block), order)
+            mixed = averaged(own, mixed, theirs, share, here, t / (t + 1))
         mass, means, covariances = mixed
-        pooled = about_means(mass * (1 + kept.sum(1))[:, None], covariances)
+        pooled = about_means(mass * (1 + degree)[:, None], covariances)
         result = self.m_step(Mixture(theta.weights, means, theta.covariances), pooled)
-        return Outcome(result, slots={"kept": kept})
+        return Outcome(result, edges={"kept": kept})
 
 
 def half_widths(deviations: np.ndarray, mass: np.ndarray, gamma: np.ndarray) -> np.ndarray:
@@ -87,12 +89,23 @@ def half_widths(deviations: np.ndarray, mass: np.ndarray, gamma: np.ndarray) -> 
     return deviations * np.sqrt(2 / mass * (1 + 1 / mass) * logarithm)[..., None]
 
 
-def averaged(own: tuple, mixed: tuple, theirs: tuple, share: np.ndarray, a: float) -> tuple:
-    """One round: own moments with weight 1 - a, those of the closed neighbourhood with a W."""
-    rest = 1 - share.sum(1, keepdims=True)
-    weights = np.concatenate([np.full_like(rest, 1 - a), a * rest, a * share], axis=1)
-    stacked = jax.tree.map(
-        lambda x, y, z: np.concatenate([x[:, None], y[:, None], z], axis=1), own, mixed, theirs
+def averaged(
+    own: tuple, mixed: tuple, theirs: tuple, share: np.ndarray, here: np.ndarray, a: float
+) -> tuple:
+    """One round: own moments with weight 1 - a, those of the closed neighbourhood with a W.
+
+    `share` is W over edges, which end at the nodes `here`; moments lead with nodes or edges.
+    """
+    n, k, d = own[1].shape
+    rest = 1 - np.bincount(here, share, minlength=n)
+    weights = np.concatenate([np.full(n, 1 - a), a * rest, a * share])
+    node = np.concatenate([np.arange(n), np.arange(n), here])
+    mass, means, covariances = map(np.concatenate, zip(own, mixed, theirs, strict=True))
+    component = (node[:, None] * k + np.arange(k)).reshape(-1)
+    flat = (
+        (weights[:, None] * mass).reshape(-1),
+        means.reshape(-1, d),
+        covariances.reshape(-1, d, d),
     )
-    mass, means, covariances = (np.moveaxis(part, 1, 2) for part in stacked)
-    return moment_match(weights[:, None] * mass, means, covariances)
+    found = moment_match(*flat, component, n * k)
+    return tuple(part.reshape(n, k, *part.shape[1:]) for part in found)

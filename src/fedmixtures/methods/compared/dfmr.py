@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Block, Broadcast, Outcome
 from fedmixtures.methods.compared.from_local_fits import FromLocalFits
 from fedmixtures.methods.compared.pooling import moment_match
-from fedmixtures.mixture.compiling import jit_in_order
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
@@ -48,22 +48,29 @@ class DFMR(FromLocalFits):
 
     def run(self, block: Block):
         """Send, filter, reduce."""
-        theta, rows = self.local_fits(block), block.data.total_weights()
-        their_rows, theirs = yield Broadcast((rows, theta))
-        present = np.concatenate([np.ones((len(rows), 1), bool), block.present], axis=1)
-        counts = np.concatenate([rows[:, None], their_rows], axis=1)
-        both = zip(theta.parts, theirs.parts, strict=True)
-        parts = [np.concatenate([own[:, None], other], axis=1) for own, other in both]
-        found, kept = [], np.zeros(present.shape, bool)
-        for i, here in enumerate(present):
-            members = np.flatnonzero(here)
-            # In one order for all, so that nodes with the same neighbours reduce alike.
-            members = members[np.lexsort(parts[1][i, members, 0].T)]
-            near = Mixture(*(part[i, members] for part in parts))
-            stays = central(l2_distances(near), self.exponent)
-            kept[i, members[stays]] = True
-            found.append(reduced(near.at(stays), counts[i, members[stays]], self.max_iter))
-        return Outcome(Mixture.stack(found), slots={"kept": kept[:, 1:]})
+        message = block.data.total_weights(), self.local_fits(block)
+        rows, table = jax.tree.map(np.asarray, (yield Broadcast(message)))
+        found, kept = {}, np.zeros(len(block.receiver), bool)
+        results = []
+        for i, own in enumerate(block.data.label_hashes.tolist()):
+            edges = np.flatnonzero(block.receiver == i)
+            lines = {own: block.line[i]}
+            lines |= dict(zip(block.neighbour[edges].tolist(), block.sender[edges], strict=True))
+            # In the order of labels, so that nodes with the same neighbours reduce alike, and once.
+            members = tuple(int(lines[label]) for label in sorted(lines))
+            if members not in found:
+                found[members] = self._reduced(table, rows, np.array(members))
+            mixture, stays = found[members]
+            kept[edges] = np.isin(block.sender[edges], stays)
+            results.append(mixture)
+        return Outcome(Mixture.stack(results), edges={"kept": kept})
+
+    def _reduced(
+        self, table: Mixture, rows: np.ndarray, members: np.ndarray
+    ) -> tuple[Mixture, np.ndarray]:
+        """One mixture of the members that stay, and who they are."""
+        stays = members[central(l2_distances(table.at(members)), self.exponent)]
+        return reduced(table.at(stays), rows[stays], self.max_iter), stays
 
 
 def l2_distances(mixtures: Mixture) -> np.ndarray:
@@ -82,7 +89,7 @@ def _inner(mixtures):
     def line(component):
         weight, mean, covariance = component
         inverse, log_determinant = inverse_cholesky(covariance[None] + spread)
-        white = jnp.einsum("aij,aj->ai", inverse, mean - mu)
+        white = jnp.einsum("aij,aj->ai", inverse, mean[None] - mu)
         exponent = jnp.square(white).sum(-1) + log_determinant + d * jnp.log(2 * jnp.pi)
         return weight * w * jnp.exp(-exponent / 2)
 
@@ -117,14 +124,13 @@ def reduce_from(many: tuple, few: Mixture, max_iter: int) -> tuple[Mixture, floa
         if (nearest == assigned).all():
             break
         assigned = nearest
-        parts = [part.copy() for part in few.parts]
-        for c in range(few.n_components):
-            own = assigned == c
-            total, *moments = moment_match(weights[own], means[own], covariances[own])
-            parts[0][c] = total
-            if own.any():
-                parts[1][c], parts[2][c] = moments
-        few = Mixture(parts[0] / parts[0].sum(), *parts[1:])
+        total, mean, spread = moment_match(*many, assigned, few.n_components)
+        empty = (total == 0)[:, None]
+        few = Mixture(
+            total / total.sum(),
+            np.where(empty, few.means, mean),
+            np.where(empty[..., None], few.covariances, spread),
+        )
     cost = gaussian_kl(means, covariances, few.means, few.covariances)
     return few, float(weights @ cost.min(1))
 

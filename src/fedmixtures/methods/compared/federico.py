@@ -1,10 +1,11 @@
 r"""FedeRiCo: every node keeps a model, and weighs the models of its neighbours by its own rows.
 
 Sui, Wen, Lau, Ross and Cresswell (2022, arXiv 2210.06597), *Find your friends*. Node i predicts
-with $\sum_j \pi_{ij}\, p_j$. EM: with a hidden choice of one model per node, $w_{ij} \propto \pi_{ij}
-\exp \sum_x \ln p_j(x)$ over the rows of node i, $\pi_{ij} = w_{ij}$, and model j is refitted to the
-rows of all nodes with weights $w_{ij}$. The formulas are from the abstract and from memory; no code
-is public. It is the nearest relative of weighing several densities per node.
+with $\sum_j \pi_{ij}\, p_j$. EM: with a hidden choice of one model per node,
+$w_{ij} \propto \pi_{ij} \exp \sum_x \ln p_j(x)$ over the rows of node i, $\pi_{ij} = w_{ij}$, and
+model j is refitted to the rows of all nodes with weights $w_{ij}$. The formulas are from the
+abstract and from memory; no code is public. It is the nearest relative of weighing several
+densities per node.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from fedmixtures.methods.compared.from_local_fits import (
     FromLocalFits,
     density_rows,
     e_step,
+    over_edges,
     padded_rows,
 )
-from fedmixtures.methods.compared.pooling import check_share
+from fedmixtures.methods.compared.pooling import check_share, summed
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics
 
+REFIT_STEPS = 20
+"""EM steps on the rows that do not judge, from the fit of all rows."""
 SMALLEST_SHARE = 1e-6
 """A neighbour with a smaller weight is left out of the result."""
 
@@ -61,27 +64,30 @@ class FedeRiCo(FromLocalFits):
     def run(self, block: Block):
         """Exchange models, weigh them, exchange statistics, refit."""
         rows, counts = padded_rows(block.data)
-        judging = self._judging(counts)
+        n, judging = len(rows), self._judging(counts)
         fitted = np.where(judging, 0.0, counts) if self.held_out_share else counts
-        present = np.concatenate([np.ones((len(rows), 1), bool), block.present], axis=1)
-        share = present / present.sum(1, keepdims=True)
         theta = self.local_fits(block)
         if self.held_out_share:
             theta = self._refitted(theta, rows, fitted)
+        # A node looks at its own model and at one over every edge: the first n views, and the rest.
+        node = np.concatenate([np.arange(n), block.receiver])
+        share = 1 / np.bincount(node)[node]
         for t in range(self.n_rounds):
-            theirs = yield Broadcast(theta)
-            models = jax.tree.map(lambda a, b: np.concatenate([a[:, None], b], 1), theta, theirs)
-            models = filled(models, theta, present)
-            log_density = density_rows(models, rows)
-            share = weighed(share, log_density, np.where(judging, counts, 0.0), self.choice)
+            models = self._models(theta, (yield Broadcast(theta)), block)
+            density = density_rows(models, rows[node])
+            share = weighed(share, density, np.where(judging, counts, 0.0), node, self.choice)
             used = counts if t == self.n_rounds - 1 else fitted
-            s = statistics_of_slots(models, rows, share[..., None] * used[:, None])
-            answers = yield PerNeighbour(jax.tree.map(lambda part: part[:, 1:], s))
-            total = jax.tree.map(lambda own, came: own[:, 0] + came.sum(1), s, answers)
-            theta = self.m_step(theta, total)
-        theirs = yield Broadcast(theta)
-        models = jax.tree.map(lambda a, b: np.concatenate([a[:, None], b], 1), theta, theirs)
-        return Outcome(joined(models, share), slots={"share": share[:, 1:]})
+            s = e_step(models, rows[node], share[:, None] * used[node])
+            came = yield PerNeighbour(jax.tree.map(lambda part: part[n:], s))
+            add = lambda own, came: own[:n] + summed(np.asarray(came), block.receiver, n)
+            theta = self.m_step(theta, jax.tree.map(add, s, came))
+        models = self._models(theta, (yield Broadcast(theta)), block)
+        return Outcome(joined(models, share, node), edges={"share": share[n:]})
+
+    def _models(self, own: Mixture, table: Mixture, block: Block) -> Mixture:
+        """The models of all views."""
+        heard = over_edges(table, block)
+        return jax.tree.map(lambda a, b: np.concatenate([a, b]), own, heard)
 
     def _judging(self, counts: np.ndarray) -> np.ndarray:
         """The rows that judge models: every fifth, say, or all."""
@@ -97,46 +103,36 @@ class FedeRiCo(FromLocalFits):
         return theta
 
 
-REFIT_STEPS = 20
-
-
 def weighed(
-    share: np.ndarray, log_density: np.ndarray, counts: np.ndarray, choice: str
+    share: np.ndarray, density: np.ndarray, counts: np.ndarray, node: np.ndarray, choice: str
 ) -> np.ndarray:
-    """New weights (nodes, models) from log-densities (nodes, models, rows)."""
+    """New weights (views,) from log-densities (views, rows) of the nodes' rows."""
+    n = len(counts)
     with np.errstate(divide="ignore"):
         before = np.log(share)
     if choice == "node":
-        joint = before + (log_density * counts[:, None]).sum(-1)
-        return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
-    joint = before[..., None] + log_density
-    chosen = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
-    mass = (chosen * counts[:, None]).sum(-1)
-    total = mass.sum(1, keepdims=True)
+        return _normalised(before + (density * counts[node]).sum(-1), node, n)
+    chosen = _normalised(before[:, None] + density, node, n)
+    mass = (chosen * counts[node]).sum(-1)
+    total = np.bincount(node, mass, minlength=n)[node]
     return np.where(total > 0, mass / np.where(total > 0, total, 1.0), share)
 
 
-def filled(models: Mixture, own: Mixture, present: np.ndarray) -> Mixture:
-    """The own model where there is no neighbour, so that every slot holds a mixture."""
-    empty = lambda part: ~present.reshape(*present.shape, *(1,) * (part.ndim - 2))
-    return jax.tree.map(lambda part, a: np.where(empty(part), a[:, None], part), models, own)
+def _normalised(logarithm: np.ndarray, node: np.ndarray, n: int) -> np.ndarray:
+    """Numbers in proportion to the exponentials, with sum one over the views of each node."""
+    largest = np.full((n, *logarithm.shape[1:]), -np.inf)
+    np.maximum.at(largest, node, logarithm)
+    parts = np.exp(logarithm - largest[node])
+    return parts / summed(parts, node, n)[node]
 
 
-def statistics_of_slots(models: Mixture, rows: np.ndarray, counts: np.ndarray) -> Statistics:
-    """Statistics of each node's rows under each of its models, (nodes, models, ...)."""
-    n, s = counts.shape[:2]
-    flat = jax.tree.map(lambda part: part.reshape(n * s, *part.shape[2:]), models)
-    found = e_step(flat, np.repeat(rows, s, axis=0), counts.reshape(n * s, -1))
-    return jax.tree.map(lambda part: part.reshape(n, s, *part.shape[1:]), found)
-
-
-def joined(models: Mixture, share: np.ndarray) -> Mixture:
+def joined(models: Mixture, share: np.ndarray, node: np.ndarray) -> Mixture:
     r"""$\sum_j \pi_{ij}\, p_j$ of every node as one mixture."""
-    share = np.where(share > SMALLEST_SHARE, share, 0.0)
-    found = []
-    for i, own in enumerate(share / share.sum(1, keepdims=True)):
-        used = np.flatnonzero(own)
-        weights, means, covariances = (part[i, used] for part in models.parts)
+    share, found = np.where(share > SMALLEST_SHARE, share, 0.0), []
+    for i in range(node.max() + 1):
+        used = np.flatnonzero((node == i) & (share > 0))
+        own = share[used] / share[used].sum()
+        weights, means, covariances = (part[used] for part in models.parts)
         flat = lambda part: part.reshape(-1, *part.shape[2:])
-        found.append(Mixture(flat(own[used, None] * weights), flat(means), flat(covariances)))
+        found.append(Mixture(flat(own[:, None] * weights), flat(means), flat(covariances)))
     return Mixture.stack(found)

@@ -1,11 +1,12 @@
 r"""FedGEM: components whose uncertainty balls meet are taken for one, and K is found on the way.
 
-Ibrahim, Gebraeel and Xie (ICLR 2026, arXiv 2601.21160). After an EM step from $\theta$ with maximiser
-M, a node sends for every component the mean of M and the largest radius within which no move lowers
-the expected complete likelihood below that of $\theta$. The hub takes components of different nodes
-for one whose balls meet, $\|M_a - M_b\| \le \sqrt{\epsilon_a} + \sqrt{\epsilon_b}$, and sends each
-the average of its group. At the end radii are $c R / (\pi \sqrt N)$, with R the least distance of
-two of the node's own centres, and groups are merged once: their number is K.
+Ibrahim, Gebraeel and Xie (ICLR 2026, arXiv 2601.21160). After an EM step from $\theta$ with
+maximiser M, a node sends for every component the mean of M and the largest radius within which no
+move lowers the expected complete likelihood below that of $\theta$. The hub takes components of
+different nodes for one whose balls meet,
+$\|M_a - M_b\| \le \sqrt{\epsilon_a} + \sqrt{\epsilon_b}$, and sends each the average of its group.
+At the end radii are $c R / (\pi \sqrt N)$, with R the least distance of two of the node's own
+centres, and groups are merged once: their number is K.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from fedmixtures.methods.compared.from_local_fits import (
     m_step,
     padded_rows,
 )
-from fedmixtures.methods.compared.pooling import check_em, moment_match
+from fedmixtures.methods.compared.pooling import check_em, moment_match, summed
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.precision import double
 
 
 class FedGEM(OneShot):
     r"""EM at the nodes, groups of components at the hub; nodes may have different numbers of them.
 
     With full covariances a move to $\theta'$ does not lower the expected likelihood while
-    $(\theta' - M)^\top \Sigma^{-1} (\theta' - M) \le (\theta - M)^\top \Sigma^{-1} (\theta - M)$; the
-    largest ball in this ellipsoid has $\epsilon$ = right side times the least eigenvalue of
+    $(\theta' - M)^\top \Sigma^{-1} (\theta' - M) \le (\theta - M)^\top \Sigma^{-1} (\theta - M)$;
+    the largest ball in this ellipsoid has $\epsilon$ = right side times the least eigenvalue of
     $\Sigma$. An average that lies outside a node's ball is moved to its surface, so that no node
     loses by it. Covariances and weights are the node's own until the end, when moments of merged
     components are pooled (the authors have identity covariances and fixed weights).
@@ -87,18 +89,23 @@ class FedGEM(OneShot):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """Rounds of EM and grouping, then one merger."""
+        with double():
+            return self._fit(data, n_components, theta, seed)
+
+    def _fit(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Outcome:
         if theta is None:
             theta = KMeansStart(self.n_init).mixtures(data, n_components, seed, 1e-6)
         rows, counts = padded_rows(data)
         present = theta.weights > 0
         for _ in range(self.n_rounds):
             new = m_step(theta, e_step(theta, rows, counts), self.reg_covar, self.prior)
-            reach = np.where(present, self._reach(theta, new), -np.inf)
+            reach = np.where(present, self.reach(theta, new), -np.inf)
             group = grouped(new.means, reach)
             means = within_reach(group_means(new.means, group), new.means, reach)
-            theta = Mixture(
-                new.weights, np.where(present[..., None], means, new.means), *new.parts[2:]
-            )
+            means = np.where(present[..., None], means, new.means)
+            theta = Mixture(new.weights, means, new.covariances)
         mass, means, covariances = component_moments(theta, e_step(theta, rows, counts))
         reach = self._final_reach(means, mass, data.total_weights(), present)
         group = grouped(means, reach)
@@ -110,7 +117,7 @@ class FedGEM(OneShot):
         found = np.where(present, group, -1)
         return Outcome(theta, nodes={"component": found}, sent=sent, received=received)
 
-    def _reach(self, before: Mixture, after: Mixture) -> np.ndarray:
+    def reach(self, before: Mixture, after: Mixture) -> np.ndarray:
         """Radius of each component's ball."""
         moved = before.means - after.means
         if self.radius == "half":
@@ -135,18 +142,14 @@ class FedGEM(OneShot):
 
     def _merged(self, theta: Mixture, moments: tuple, group: np.ndarray) -> Mixture:
         """Pooled moments of each group, with the node's own weights."""
-        mass, means, covariances = (part.reshape(-1, *part.shape[2:]) for part in moments)
-        flat, parts = group.reshape(-1), [means.copy(), covariances.copy()]
-        total = mass.copy()
-        for own in np.unique(flat):
-            members = np.flatnonzero((flat == own) & (mass > 0))
-            if len(members):
-                total[members], parts[0][members], parts[1][members] = moment_match(
-                    mass[members], means[members], covariances[members]
-                )
-        shape = theta.means.shape
-        pooled = about_means(total.reshape(shape[:2]), parts[1].reshape(*shape, shape[-1]))
-        at_means = Mixture(theta.weights, parts[0].reshape(shape), theta.covariances)
+        n, k, d = theta.means.shape
+        flat = (part.reshape(n * k, *part.shape[2:]) for part in moments)
+        total, means, covariances = moment_match(*flat, group.reshape(-1), n * k)
+        known = (total > 0)[group]
+        means = np.where(known[..., None], means[group], theta.means)
+        covariances = np.where(known[..., None, None], covariances[group], theta.covariances)
+        pooled = about_means(total[group], covariances)
+        at_means = Mixture(theta.weights, means, theta.covariances)
         new = m_step(at_means, pooled, self.reg_covar, self.prior)
         own = moments[0] + (theta.weights > 0) * (self.prior.extra_mass if self.prior else 0.0)
         return Mixture(own / own.sum(1, keepdims=True), *new.parts[1:])
@@ -170,10 +173,10 @@ def grouped(means: np.ndarray, reach: np.ndarray) -> np.ndarray:
 
 def group_means(means: np.ndarray, group: np.ndarray) -> np.ndarray:
     """The plain average of each component's group."""
-    flat = group.reshape(-1)
-    totals = np.zeros((flat.max() + 1, means.shape[-1]))
-    np.add.at(totals, flat, means.reshape(-1, means.shape[-1]))
-    return (totals / np.maximum(np.bincount(flat), 1)[:, None])[group]
+    flat, d = group.reshape(-1), means.shape[-1]
+    totals = summed(means.reshape(-1, d), flat, len(flat))
+    sizes = np.bincount(flat, minlength=len(flat))
+    return (totals / np.maximum(sizes, 1)[:, None])[group]
 
 
 def within_reach(wanted: np.ndarray, centre: np.ndarray, reach: np.ndarray) -> np.ndarray:

@@ -11,17 +11,18 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.matching import best_matchings
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
+from fedmixtures.kernels.cpu.matching import best_matchings
+from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Block, Conversation
 from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.methods.compared.pooling import check_em
 from fedmixtures.mixture import em
-from fedmixtures.mixture.compiling import jit_in_order, rounded_up
 from fedmixtures.mixture.density import log_density
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.statistics import Statistics, statistics
+from fedmixtures.mixture.moments import Statistics
 
 
 class FromLocalFits(Conversation):
@@ -88,7 +89,7 @@ def m_step(theta: Mixture, s: Statistics, ridge: float, prior: ShapePrior | None
 
 
 def density_rows(models: Mixture, rows: np.ndarray) -> np.ndarray:
-    """Log-density of each node's rows under each of its models, (nodes, models, rows)."""
+    """Log-density of rows (models, m, d) under the model of the same place."""
     return np.asarray(_densities(models, rows))
 
 
@@ -111,18 +112,23 @@ def about_means(mass: np.ndarray, covariances: np.ndarray) -> Statistics:
 
 
 def matched(own: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """The neighbour's component for each own one: means (nodes, k, d), (nodes, slots, k, d)."""
-    return np.asarray(_matched(own, theirs))
+    """The neighbour's component for each own one, by means (edges, k, d): least total square."""
+    return np.asarray(_matched(own, theirs)) if len(own) else np.zeros(own.shape[:2], int)
 
 
 def reordered(message: Any, order: np.ndarray) -> Any:
-    """Neighbours' messages (nodes, slots, k, ...) in the own numbering."""
+    """What was heard over edges, (edges, k, ...), in the own numbering."""
 
     def take(part: np.ndarray) -> np.ndarray:
         index = order.reshape(*order.shape, *(1,) * (part.ndim - order.ndim))
-        return np.take_along_axis(part, index, axis=2)
+        return np.take_along_axis(part, index, axis=1)
 
     return jax.tree.map(take, message)
+
+
+def over_edges(table: Any, block: Block) -> Any:
+    """What was heard over every edge, of the reply to a broadcast."""
+    return jax.tree.map(lambda part: np.asarray(part)[block.sender], table)
 
 
 def to_host(tree: Any) -> Any:
@@ -138,7 +144,7 @@ def _statistics(theta, rows, counts) -> Statistics:
 @jit_in_order
 def _densities(models, rows):
     models = jax.tree.map(jnp.asarray, models)
-    return jax.vmap(jax.vmap(log_density, (0, None)))(models, jnp.asarray(rows))
+    return jax.vmap(log_density)(models, jnp.asarray(rows))
 
 
 @jit_in_order
@@ -150,7 +156,5 @@ def _m_step(theta, s, ridge, prior) -> Mixture:
 @jit_in_order
 def _matched(own, theirs):
     own, theirs = jnp.asarray(own), jnp.asarray(theirs)
-    nodes, slots, k, _ = theirs.shape
-    cost = jnp.square(own[:, None, :, None] - theirs[:, :, None, :]).sum(-1)
-    batch = jnp.moveaxis(cost.reshape(nodes * slots, k, k), 0, -1)
-    return jnp.moveaxis(best_matchings(batch), -1, 0).reshape(nodes, slots, k)
+    cost = jnp.square(own[:, :, None] - theirs[:, None, :]).sum(-1)
+    return jnp.moveaxis(best_matchings(jnp.moveaxis(cost, 0, -1)), -1, 0)

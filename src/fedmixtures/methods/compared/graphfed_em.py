@@ -20,10 +20,11 @@ from fedmixtures.methods.compared.from_local_fits import (
     FromLocalFits,
     e_step,
     matched,
+    over_edges,
     padded_rows,
     reordered,
 )
-from fedmixtures.methods.compared.pooling import check_share
+from fedmixtures.methods.compared.pooling import check_share, summed
 from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.mixture import Mixture
 
@@ -54,24 +55,29 @@ class GraphFedEM(FromLocalFits):
         for _ in range(self.n_rounds):
             s = e_step(theta, rows, counts)
             theta = self.m_step(theta, s)
-            mass, theirs = yield Broadcast((s.mass, theta))
-            order = matched(theta.means, theirs.means)
+            mass, theirs = over_edges((yield Broadcast((s.mass, theta))), block)
+            order = matched(theta.means[block.receiver], theirs.means)
             mass, theirs = reordered((mass, theirs), order)
-            theta = blended(theta, theirs, block.weight[..., None] * mass, self.alpha)
+            weight = block.weight[:, None] * mass
+            theta = blended(theta, theirs, weight, block.receiver, self.alpha)
         return Outcome(theta)
 
 
-def blended(own: Mixture, theirs: Mixture, weight: np.ndarray, alpha: float) -> Mixture:
-    """A step of `alpha` towards the mean of the neighbours by `weight` (nodes, slots, k)."""
-    total = weight.sum(1)
-    share = weight / np.maximum(total, EMPTY)[:, None]
+def blended(
+    own: Mixture, theirs: Mixture, weight: np.ndarray, here: np.ndarray, alpha: float
+) -> Mixture:
+    """A step of `alpha` towards the mean of the neighbours by `weight` (edges, k).
+
+    Edges end at the nodes `here`; a component that no neighbour has mass for stays.
+    """
+    total = summed(weight, here, len(own.weights))
+    share = weight / np.maximum(total, EMPTY)[here]
     step = np.where(total > EMPTY, alpha, 0.0)
 
     def blend(part: np.ndarray, others: np.ndarray) -> np.ndarray:
-        per = lambda values: values.reshape(*values.shape, *(1,) * (others.ndim - 3))
-        mean = (per(share) * others).sum(1)
-        a = step.reshape(*step.shape, *(1,) * (part.ndim - 2))
-        return (1 - a) * part + a * mean
+        per = lambda values: values.reshape(*values.shape, *(1,) * (part.ndim - 2))
+        mean = summed(per(share) * others, here, len(part))
+        return (1 - per(step)) * part + per(step) * mean
 
     weights, means, covariances = map(blend, own.parts, theirs.parts)
     return Mixture(weights / weights.sum(-1, keepdims=True), means, covariances)

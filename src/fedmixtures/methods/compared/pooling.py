@@ -49,16 +49,23 @@ def losses(s: Statistics, data: NodeRows) -> PerNode:
     return -s.log_likelihood / jnp.where(data.total_weight > 0, data.total_weight, 1.0)
 
 
+def summed(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    """Sums (size, ...) of the values of each index, added in their order."""
+    total = np.zeros((size, *values.shape[1:]), values.dtype)
+    np.add.at(total, index, values)
+    return total
+
+
 def moment_match(
-    mass: np.ndarray, means: np.ndarray, covariances: np.ndarray
+    mass: np.ndarray, means: np.ndarray, covariances: np.ndarray, index: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Total mass, mean and covariance of parts (..., a), (..., a, d), (..., a, d, d) as one."""
-    total = mass.sum(-1)
-    share = mass / np.where(total > 0, total, 1.0)[..., None]
-    mean = np.einsum("...a,...ai->...i", share, means)
-    away = means - mean[..., None, :]
-    within = np.einsum("...a,...aij->...ij", share, covariances)
-    return total, mean, within + np.einsum("...a,...ai,...aj->...ij", share, away, away)
+    """Mass, mean and covariance (size, ...) of all Gaussians of one index together, as one."""
+    total = summed(mass, index, size)
+    share = mass / np.where(total > 0, total, 1.0)[index]
+    mean = summed(share[:, None] * means, index, size)
+    away = means - mean[index]
+    within = covariances + away[:, :, None] * away[:, None, :]
+    return total, mean, summed(share[:, None, None] * within, index, size)
 
 
 def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
