@@ -23,6 +23,7 @@ from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.scoring import NodeScores
 from fedmixtures.estimators.tables import warn_constant
 from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -94,6 +95,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Bytes that left each node.
     network_ : Network
         The graph as it was used.
+    account_ : Account, Trust or None
+        What else the method has to tell, by node and by edge.
     trust_ : Trust or None
         Which edges Trust-then-Pool trusted, by which test and on what evidence, and the groups it
         found.
@@ -173,7 +176,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         solution = solve(method, data, network, init, n_components=components, **how)
         self._labelled = labels is not None
         self.network_ = network
-        self.trust_ = solution.account
+        self.account_ = solution.account
         return self._keep(solution)
 
     def _settings(self, resume: str | Path | None) -> dict[str, Any]:
@@ -237,6 +240,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     ) -> np.ndarray:
         """Fit, then the most probable component of every row."""
         return self.fit(X, y, nodes=nodes, sample_weight=sample_weight).predict(X, nodes=nodes)
+
+    @property
+    def trust_(self) -> Trust | None:
+        """The account of a method that decides whom to trust; None for others."""
+        account = getattr(self, "account_", None)
+        return account if isinstance(account, Trust) else None
 
     def align_components(self):
         """Give alike components the same number at all nodes; returns the estimator."""
