@@ -13,7 +13,7 @@ import numpy as np
 from fedmixtures import FitWarning, NetworkGaussianMixture, ShapePrior
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.methods.base import Method
-from fedmixtures.metrics.partition import normalized_mutual_information
+from fedmixtures.metrics.per_node import normalized_mutual_information
 from reproduction.tasks.csv_tables import Split, split
 from reproduction.tasks.stresses import stressed
 
