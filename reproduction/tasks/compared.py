@@ -14,7 +14,7 @@ from fedmixtures.methods.base import Levels, Method, NodeProgram
 from fedmixtures.methods.compared.baselines import Centralized
 from fedmixtures.methods.compared.em_fits import EMFits, Task
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
-from fedmixtures.metrics.centroids import centroid_error
+from fedmixtures.metrics.per_node import centroid_error
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks import fit, measure

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.estimators.resolve import METHODS
-from fedmixtures.metrics.partition import normalized_mutual_information
+from fedmixtures.metrics.per_node import normalized_mutual_information
 from reproduction.tasks.csv_tables import Split, split
 from reproduction.tasks.fit import with_options
 from reproduction.tasks.stresses import stressed
