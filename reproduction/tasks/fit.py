@@ -21,6 +21,7 @@ from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Method, NodeProgram
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.registry import METHODS
+from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -82,7 +83,13 @@ def build(settings: dict[str, Any]) -> Method:
             learning_rate=gtv["learning_rate"],
             feasible=feasible(gtv),
         )
-    return replace(method, **settings["options"])
+    return with_options(method, settings["options"])
+
+
+def with_options(method: Method, options: dict[str, Any]) -> Method:
+    """The method with other options; ``prior = true`` stands for a `ShapePrior`."""
+    read = lambda name, value: ShapePrior() if name == "prior" and value is True else value
+    return replace(method, **{name: read(name, value) for name, value in options.items()})
 
 
 def feasible(gtv: dict[str, Any]) -> FeasibleSet:
