@@ -322,9 +322,8 @@ def a10(folder, victims: int = 60):
             "bytes_of_silence": len(encode_message(None))}  # fmt: skip
 
 
-ATTACKS = {
-    f"A{i}": function for i, function in enumerate((a1, a2, a3, a4, a5, a6, a7, a8, a9, a10), 1)
-}
+ATTACKS = {"A1": a1, "A2": a2, "A3": a3, "A4": a4, "A5": a5, "A6": a6, "A7": a7, "A8": a8}
+ATTACKS |= {"A9": a9, "A10": a10}
 
 
 def main(names):
