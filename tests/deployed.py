@@ -31,7 +31,7 @@ def a_fit(kind: str, n_rounds: int = 10, **entries):
     return a_job(method, **entries)
 
 
-class Told:
+class Recorder:
     """Listens to the driver; may do something when all sites have reached a round."""
 
     def __init__(self):
@@ -51,13 +51,16 @@ class Told:
 
 
 @contextlib.contextmanager
-def federation(folder: Path, rows=None, prepare=None, listener=None, **options):
+def federation(folder: Path, rows=None, prepare=None, listener=None, sections=None):
     """A running hub and its sites; afterwards no process of theirs and no open port."""
     from fedmixtures.federation.nvflare.one_machine import OneMachine
 
     rows = ROWS if rows is None else rows
     features = tuple("xyzuvw"[: next(iter(rows.values())).shape[1]])
-    made = OneMachine(folder, rows, features, listener=listener or Told(), **options)
+    sections = {"releases": {"max_jobs": 1000, "max_models": 10**6}} | dict(sections or {})
+    if "release_gate" not in sections:  # so that models can be compared with the engine's
+        sections["release_gate"] = {"rounding": 0.0}
+    made = OneMachine(folder, rows, features, sections, listener or Recorder())
     if prepare is not None:
         prepare(made)
     with made:
@@ -72,8 +75,8 @@ def federation(folder: Path, rows=None, prepare=None, listener=None, **options):
 
 def fitted(machine, job, **options):
     """Run a job; what happened, and the models the researcher received."""
-    watched = machine.fit(job, **{"patience": 120, **options})
-    return watched, machine.collected(job, watched)
+    record = machine.fit(job, **{"patience": 120, **options})
+    return record, machine.collected(job, record)
 
 
 def hub_address(machine) -> tuple[str, int]:

@@ -12,13 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.federation.in_process import Exchange
-from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.in_process import InProcessRounds
+from fedmixtures.federation.job import Job, SignedJob
+from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.node import Node
 from fedmixtures.federation.node.program import make_job, program_of, starting_mixture
 from fedmixtures.federation.node.site import Limits, SiteConfig
-from fedmixtures.federation.wire.sealing import Roster, SiteKey
+from fedmixtures.federation.rounds import hello, with_parcels
+from fedmixtures.federation.wire.frames import request
+from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.sealing import SiteKey
 from fedmixtures.mixture.mixture import Mixture
 
 SITES = ("aachen", "bergen", "cork", "delft")
@@ -28,8 +32,12 @@ EDGES = (
     ("cork", "delft", 2.0),
     ("aachen", "delft", 1.0),
 )
-WIDE_OPEN = Gate(0, 0)
+WIDE_OPEN = Gate(0, 0, rounding=0.0)
 """A gate that lets everything through, for tests of other things."""
+UNROUNDED = Gate(rounding=0.0)
+"""The gate without rounding: silos and engine agree to the last bit."""
+PLENTY = ReleaseBudget(max_jobs=10_000, max_models=10**6)
+RESEARCHER = "researcher"
 
 
 def site_rows(sizes=(160, 160, 90, 160), d: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
@@ -61,12 +69,23 @@ def a_job(method=None, **entries) -> Job:
 class Sites:
     """Nodes of a federation, which can be killed and started again."""
 
-    def __init__(self, folder: Path, rows: dict, gate: Gate | None = None, **limits):
-        self.folder, self.rows, self.gate = folder, rows, gate or Gate()
+    def __init__(self, folder: Path, rows: dict, gate: Gate | None = None, people=None,
+                 releases: ReleaseBudget = PLENTY, **limits):  # fmt: skip
+        self.folder, self.rows, self.people = folder, rows, people or {}
+        self.gate, self.releases = gate or UNROUNDED, releases
         self.limits = Limits(**limits)
-        self.keys = {name: SiteKey.generate() for name in (*rows, "researcher")}
-        self.roster = Roster({name: key.public for name, key in self.keys.items()})
+        self.keys = {name: SiteKey.generate() for name in (*rows, RESEARCHER)}
+        sites = {name: self.keys[name].public for name in rows}
+        self.roster = Roster(sites, {RESEARCHER: self.keys[RESEARCHER].identity})
         self.nodes = {name: self.started(name) for name in rows}
+
+    def signed(self, job: Job) -> SignedJob:
+        """The job as the researcher signs it."""
+        return SignedJob.by(RESEARCHER, self.keys[RESEARCHER], job)
+
+    def hello(self, job: Job):
+        """The request that shows the job to a site."""
+        return hello(self.signed(job))
 
     def started(self, name: str) -> Node:
         """A new process's view of a site: nothing but what is on disk."""
@@ -80,18 +99,30 @@ class Sites:
             state=self.folder / name,
             limits=self.limits,
             gate=self.gate,
+            releases=self.releases,
         )
-        return Node(config, self.keys[name], self.roster, self.rows[name])
+        support = Support(self.rows[name], self.people.get(name))
+        return Node(config, self.keys[name], self.roster, support)
 
-    def run(self, job: Job) -> Exchange:
+    def rounds(self, job: Job) -> InProcessRounds:
+        """A job between the nodes that are there."""
+        return InProcessRounds(self.nodes, self.signed(job))
+
+    def run(self, job: Job) -> InProcessRounds:
         """Run a job from wherever the nodes stand to its end."""
-        exchange = Exchange(self.nodes, job)
+        exchange = self.rounds(job)
         exchange.run()
         return exchange
 
     def results(self, job: Job) -> dict[str, Mixture]:
         """Final mixtures, as the sites hold them."""
         return {name: node.sessions[job.key].result() for name, node in self.nodes.items()}
+
+
+def step_frame(exchange: InProcessRounds, name: str, t: int):
+    """The request of round `t` for one node, with all that waits for it."""
+    frame = request("step", job=exchange.job.key, round=t)
+    return with_parcels(frame, exchange.parcels_for(name))
 
 
 def engine_solution(job: Job, rows: dict, block_size: int | None):

@@ -11,9 +11,10 @@ from nvflare.apis.shareable import Shareable
 
 from fedmixtures.federation.nvflare import transport as carrier
 from fedmixtures.federation.wire.frames import Frame
+from fedmixtures.federation.wire.message import SCHEMA
 
 SELF, NEIGHBOUR, OTHER_NEIGHBOUR, STRANGER = "cork", "bergen", "delft", "aachen"
-_send = carrier.Carrier.send
+_send = carrier.Outbox.send
 
 
 def _model(**changes) -> bytes:
@@ -22,8 +23,8 @@ def _model(**changes) -> bytes:
         "means": np.zeros((3, 2)),
         "covariances": np.broadcast_to(np.eye(2), (3, 2, 2)).copy(),
     } | changes
-    arrays = {str(i): part for i, part in enumerate(parts.values())}
-    return Frame({"schema": "fedmixtures.message.1", "silent": False}, arrays).encode()
+    arrays = dict(parts)
+    return Frame({"schema": SCHEMA, "silent": 0}, arrays).encode()
 
 
 BAD = {
@@ -40,7 +41,8 @@ class Rogue:
     def __init__(self):
         from pathlib import Path
 
-        from fedmixtures.federation.wire.sealing import Roster, SiteKey
+        from fedmixtures.federation.wire.roster import Roster
+        from fedmixtures.federation.wire.sealing import SiteKey
 
         own = Path(os.environ["FEDERATION_ROGUE_HOME"])
         self.key, self.roster = SiteKey.load(own / "site.key"), Roster.load(own / "roster.toml")
@@ -50,12 +52,12 @@ class Rogue:
     def sealed(self, content, job, t, to, source=SELF) -> bytes:
         from fedmixtures.federation.wire.sealing import Address
 
-        return self.key.seal(content, self.roster.keys[to], Address(job, t, source, to))
+        return self.key.seal(content, self.roster.sites[to], Address(job, t, source, to))
 
-    def attack(self, engine, job, reply) -> None:
-        t = reply.head["round"]
-        for entry in reply.head["boxes"]:
-            self.first.setdefault(entry["destination"], reply.boxes[entry["box"]])
+    def attack(self, engine, job, parcels) -> None:
+        t = parcels[0].round
+        for parcel in parcels:
+            self.first.setdefault(parcel.destination, parcel.box)
         good = _model()
         plan = {
             3: [("writes to a non-neighbour", STRANGER, SELF, t,
@@ -93,11 +95,11 @@ class Rogue:
 _rogue = None
 
 
-def _sends_more(self, reply):
+def _sends_more(self, parcels):
     global _rogue
     _rogue = _rogue or Rogue()
-    _rogue.attack(self.engine, self.job_key, reply)
-    return _send(self, reply)
+    _rogue.attack(self.engine, self.job_key, parcels)
+    return _send(self, parcels)
 
 
-carrier.Carrier.send = _sends_more
+carrier.Outbox.send = _sends_more

@@ -8,17 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedmixtures.federation.job import SignedJob
 from fedmixtures.federation.nvflare.controller import OUTCOME, RESULTS
 from fedmixtures.federation.nvflare.driver import open_results
 from fedmixtures.federation.nvflare.kits import CONTROLLER, EXECUTOR, SITE_FILE, write_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, write_site
-from fedmixtures.federation.wire.sealing import Roster, SiteKey
+from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.sealing import SiteKey
 
 
 def simulate(folder: Path, job, rows) -> dict:
     """Final models as the collector opens them."""
     keys = {name: SiteKey.generate() for name in (*rows, COLLECTOR)}
-    roster = Roster({name: key.public for name, key in keys.items()})
+    sites = {name: keys[name].public for name in rows}
+    roster = Roster(sites, {COLLECTOR: keys[COLLECTOR].identity})
     workspace = folder / "workspace"
     local = workspace / "local"
     local.mkdir(parents=True)
@@ -26,8 +29,9 @@ def simulate(folder: Path, job, rows) -> dict:
     (local / "resources.json").write_text(json.dumps(allowed))
     for name, own in rows.items():
         path = local / f"{name}.{SITE_FILE}"
-        write_site(folder / name, path, name, keys[name], roster, own, job.features)
-    write_job(folder / "job", job, len(rows))
+        sections = {"release_gate": {"rounding": 0.0}}
+        write_site(folder / name, path, name, keys[name], roster, own, job.features, sections)
+    write_job(folder / "job", SignedJob.by(COLLECTOR, keys[COLLECTOR], job), len(rows))
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(folder / "job")]
     options = ["-w", str(workspace), "-c", ",".join(rows), "-t", str(len(rows))]
     with open(folder / "simulator.log", "wb") as log:

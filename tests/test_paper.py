@@ -534,13 +534,15 @@ def test_proposition1_certificate_holds_for_a_small_step():
     assert (np.diff(objective) <= -0.5 * 2e-3 * mappings + 1e-12).all()
 
 
-@pytest.mark.filterwarnings("ignore::fedmixtures.FitWarning")
-@pytest.mark.parametrize("rate", [0.3, 3.0])
+@pytest.mark.parametrize("rate", [0.1, 0.3])
 def test_proposition1_is_reported_as_not_held_for_a_step_beyond_its_bound(rate):
     program = GTVMin(MMD(), 3.0, 1, learning_rate=rate, feasible=FeasibleSet())
     solution = homogeneous().solve(program, n_rounds=20, report_every=1)
     certificate = solution.certificate
-    assert solution.status == "diverged" or not certificate.every_step_decreased
+    assert solution.status == "completed"
+    assert not certificate.every_step_decreased
+    assert not certificate.held
+    assert certificate.left > certificate.right
 
 
 def test_proposition1_speaks_of_smooth_symmetric_discrepancies_and_one_local_step():

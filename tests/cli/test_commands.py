@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedmixtures
+from fedmixtures import NetworkGaussianMixture
 from fedmixtures.io.runs import RunFolder
 
 FIT = "fit data.csv --nodes site --graph edges.csv --method gtv-mmd --k 2 --rounds 6"
@@ -216,6 +217,71 @@ def test_compare_on_the_same_splits(run, files):
     assert f"{mean:.3f}" in out
 
 
+def test_compare_takes_the_default_method_and_the_graph_there_is(run, files):
+    """Three sites, fewer than the five neighbours of the default graph."""
+    lines = (files / "data.csv").read_text().splitlines()
+    few = [lines[0], *(line for line in lines if any(f",h{i}," in line for i in range(3)))]
+    (files / "few.csv").write_text("\n".join(few) + "\n")
+    code, out, err = run("compare few.csv --nodes site --k 1 --rounds 2 --repeats 1")
+    assert code == 0, err
+    assert "3; connected" in out
+    for name in ("local", "centralized", NetworkGaussianMixture().method):
+        assert f"\n{name} " in out
+
+
+def test_compare_checks_all_methods_before_any_work(run, files, monkeypatch):
+    """And with `all`, what cannot run as asked is left out with a word."""
+    from fedmixtures.cli import compare
+
+    begun = []
+    fake = lambda task, settings, name, repeat: (
+        begun.append(name)
+        or {
+            "method": name,
+            "repeat": repeat,
+            "nodes": {"h0": -1.0},
+            "seconds": 0.0,
+            "sent": 0,
+            "notes": [],
+        }
+    )
+    monkeypatch.setattr(compare, "_fit", fake)
+    command = "compare data.csv --nodes site --graph edges.csv --k 2 --repeats 2"
+    code, _, err = run(f"{command} --methods local,ifca")
+    assert (code, begun) == (2, [])
+    assert "ifca: `n_groups` of IFCA is missing" in err
+    code, out, err = run(f"{command} --methods all")
+    assert code == 0, err
+    assert "ifca left out: `n_groups` of IFCA is missing" in out
+    assert "ifca" not in begun
+    assert begun[: len(begun) // 2] == begun[len(begun) // 2 :]
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
+def test_compare_keeps_what_is_computed(run, files, monkeypatch, failure):
+    from fedmixtures.cli import compare
+
+    fit = compare._fit
+
+    def fails(task, settings, name, repeat):
+        if name == "fedem" and repeat == 1:
+            raise failure("nothing goes any more")
+        return fit(task, settings, name, repeat)
+
+    monkeypatch.setattr(compare, "_fit", fails)
+    command = "compare data.csv --nodes site --graph edges.csv --k 1 --rounds 2 --repeats 3"
+    code, out, err = run(f"{command} --methods local,fedem,centralized --out numbers.csv")
+    lines = (files / "numbers.csv").read_text().splitlines()[1:]
+    assert "local " in out
+    if failure is ValueError:
+        assert code == 0, err
+        assert "fedem failed in repeat 2: nothing goes any more" in out
+        assert len(lines) == (9 - 1) * 6
+    else:
+        assert code == 130
+        assert len(lines) == 4 * 6
+
+
 def test_methods_are_listed_as_they_are(run):
     from fedmixtures.estimators.resolve import METHODS
 
@@ -230,7 +296,33 @@ def test_one_table_without_a_graph(run, files):
         == 0
     )
     page = (files / "run" / "report.html").read_text()
-    assert "One mixture for each of 6 nodes." in page
+    assert "One mixture for each of 6 nodes. Nobody listened to anybody." in page
+
+
+@pytest.mark.parametrize("method", ["trust", "gtv-mmd", "local"])
+def test_without_a_graph_no_gain_is_claimed(run, files, method):
+    """Not even that of a prior which only the method has."""
+    code, out, err = run(f"fit data.csv --nodes site --method {method} --k 2 --rounds 2 --out run")
+    assert code == 0, err
+    assert "One mixture for each of 6 nodes. Nobody listened to anybody." in out
+    assert "gained" not in out
+    assert "with neighbours" not in out
+    content = json.loads((files / "run" / "report.json").read_text())
+    assert content["scores"]["gain"] == [None] * 3
+
+
+@pytest.mark.parametrize("method", ["gtv-mmd", "fedem"])
+def test_the_baseline_does_not_collapse_where_rows_are_few(run, files, write_csv, method):
+    """Twelve features, ten rows to learn from: maximum likelihood alone would be off by 1e5."""
+    rng = np.random.default_rng(0)
+    table = [[f"s{i % 4}", *rng.normal(size=12).round(4)] for i in range(4 * 13)]
+    write_csv(files / "wide.csv", ["site", *(f"x{i}" for i in range(12))], table)
+    code, out, err = run(
+        f"fit wide.csv --nodes site --graph full --method {method} --k 2 --rounds 3 --out run"
+    )
+    assert code == 0, err
+    own = json.loads((files / "run" / "report.json").read_text())["scores"]["medians"]["local"][0]
+    assert -60 < own < 0  # the true density is at -17 on average
 
 
 def test_diverging_fits_are_told_and_kept(run, files):

@@ -8,6 +8,7 @@ import reference
 from fedmixtures import (
     KL,
     MMD,
+    Euclidean,
     FeasibleSet,
     FitWarning,
     GTVMin,
@@ -325,6 +326,54 @@ def test_unequal_numbers_of_components(case, method):
     assert model.aic(case.X, case.nodes) == pytest.approx(-2 * log_density + 2 * sum(free.values()))
 
 
+SMALL_STEPS = GTVMin(Euclidean(), learning_rate=1e-4)  # two rows make spikes
+METHODS_OF_ROUNDS = ["gtv-mmd", SMALL_STEPS, "fedem", "fedkmeans", "consensus-em", "fedgrem"]
+
+
+@pytest.mark.parametrize(
+    "method", [*METHODS_OF_ROUNDS, "local", "centralized", "fedgengmm", "trust"]
+)
+def test_a_node_with_few_distinct_rows_gets_few_components(case, make, method):
+    """Three copies of two rows: no method refuses the others for that."""
+    few = np.repeat([[0.0, 0.0], [1.0, 2.0]], 3, axis=0)
+    X, nodes = np.concatenate([case.X, few]), np.append(case.nodes, ["d"] * 6)
+    graph = [*case.graph, ("c", "d")]
+    model = make(graph=graph, method=method).set_params(n_components=3)
+    with pytest.warns(FitWarning, match="node 'd' has fewer distinct rows than n_components"):
+        model.fit(X, nodes=nodes)
+    assert model.mixtures_["a"].n_components == 3
+    assert np.isfinite(model.score_samples(X, nodes)).all()
+    if method in ("gtv-mmd", "local"):
+        assert model.mixtures_["d"].n_components == 2
+
+
+def test_rows_that_repeat_are_found_among_many(case, make):
+    X = case.X.copy()
+    X[case.nodes == "b"] = np.tile(X[case.nodes == "b"][:2], (20, 1))
+    with pytest.warns(FitWarning, match="node 'b' has fewer distinct rows"):
+        model = make().set_params(n_components=3).fit(X, nodes=case.nodes)
+    assert [model.mixtures_[label].n_components for label in "abc"] == [3, 2, 3]
+
+
+def test_filling_up_with_copies_leaves_the_density_alone():
+    from fedmixtures.estimators.resolve import filled
+
+    p = mixture(3, 2, 2)
+    q = filled(Mixture.stack([p, mixture(4, 5, 2)]), [5, 5]).at(0)
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    assert (q.weights > 0).all()
+    np.testing.assert_allclose(q.log_density(x), p.log_density(x), rtol=1e-12)
+
+
+def test_columns_of_one_value_are_named(case, make):
+    X = np.column_stack([case.X, np.full(len(case.X), 7.0)])
+    with pytest.warns(FitWarning, match="column 2 is 7 in every row: it cannot tell rows apart"):
+        make(n_rounds=0).fit(X, nodes=case.nodes)
+    X[:, 2] = np.where(case.nodes == "b", 1.0, case.X[:, 0])
+    with pytest.warns(FitWarning, match="column 2 has a single value at node 'b': it cannot"):
+        make(n_rounds=0).fit(X, nodes=case.nodes)
+
+
 def test_euclidean_refuses_unequal_numbers_of_components(case):
     model = NetworkGaussianMixture(
         {"a": 1, "b": 3, "c": 2}, graph=case.graph, method="gtv-euclidean"
@@ -343,6 +392,7 @@ def test_euclidean_refuses_unequal_numbers_of_components(case):
 def test_graphs_by_name(case, make):
     full = make(graph="full", n_rounds=1).fit(case.X, nodes=case.nodes)
     assert full.network_.n_edges == 3
+    assert make(graph="knn:5", n_rounds=1).fit(case.X, nodes=case.nodes).network_.n_edges == 3
     nearest = make(graph="knn:1", n_rounds=1).fit(case.X, nodes=case.nodes)
     assert 2 <= nearest.network_.n_edges <= 3
     assert make(graph=None, n_rounds=1).fit(case.X, nodes=case.nodes).network_.n_edges == 0

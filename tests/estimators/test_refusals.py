@@ -70,14 +70,19 @@ def test_rows(case):
     refused(case, r"X contains NaN at row 5, column 1, node 'a' \(1 such values in all\)", X=X)
     X[5, 1], X[90, 0] = 0.0, np.inf
     refused(case, r"X contains infinity \(inf\) at row 90, column 0, node 'c'", X=X)
-    refused(
-        case,
-        "node 'a' has 40 distinct rows but n_components=41. Lower n_components, or merge 'a' with",
-        n_components=41,
-    )
-    X = case.X.copy()
-    X[case.nodes == "b"] = 1.0
-    refused(case, "node 'b' has 1 distinct row but n_components=2", X=X)
+
+
+def test_a_text_column_is_named(case):
+    import pandas
+
+    frame = pandas.DataFrame(case.X, columns=["age", "dose"])
+    frame["sex"] = np.where(case.X[:, 0] > 0, "m", "f")
+    first = frame["sex"][0]
+    refused(case, f"column 'sex' of X holds the text '{first}' at row 0. Features must be", X=frame)
+    refused(case, "column 2 of X holds the text", X=frame.to_numpy())
+    frame = frame.drop(columns="sex").astype(object)
+    frame.loc[7, "dose"] = "high"
+    refused(case, "column 'dose' of X holds the text 'high' at row 7", X=frame)
 
 
 def test_sample_weights(case):

@@ -105,3 +105,20 @@ def test_folds_are_even_within_nodes_and_leave_enough_rows():
 def test_a_method_without_alpha_is_refused():
     with pytest.raises(ValueError, match="has no alpha to choose"):
         select_alpha(np.zeros((4, 1)), [0, 0, 1, 1], graph=None, n_components=1, method="local")
+
+
+def test_the_grid_of_alphas_grows_while_the_largest_is_best(monkeypatch):
+    """Nodes that are the same: the more they listen, the better."""
+    from fedmixtures.estimators import selection
+
+    s = homogeneous(n_nodes=4, n_components=1, n_train=8, n_validation=1, seed=1)
+    settings = {"graph": "full", "n_components": 1, "n_folds": 2, "n_rounds": 30}
+    method = GTVMin(Euclidean(), learning_rate=0.002)
+    monkeypatch.setattr(selection, "ALPHAS", (0.0, 0.03))
+    monkeypatch.setattr(selection, "LARGER_ALPHAS", (0.3, 3.0))
+    grown = select_alpha(s.X, s.nodes, method=method, **settings)
+    assert grown.alphas == (0.0, 0.03, 0.3, 3.0)
+    assert grown.at_edge == (grown.alpha == 3.0)
+    fixed = select_alpha(s.X, s.nodes, method=method, alphas=(0.0, 0.03), **settings)
+    assert fixed.alphas == (0.0, 0.03)
+    assert fixed.at_edge

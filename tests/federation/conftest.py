@@ -7,15 +7,7 @@ import uuid
 
 import pytest
 
-from fedmixtures.federation.node.program import DANGER
-
 MARK = "FEDMIXTURES_TEST_RUN"
-
-
-@pytest.fixture
-def made_up_rows(monkeypatch):
-    """Rows that nobody needs to protect: Trust-then-Pool may run between silos."""
-    monkeypatch.setenv(DANGER, "yes")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 import deployed
 from deployed import CANARY, Wire, a_fit, federation, fitted, hub_address, memory_of, run_with
 from federated import SITES, record
-from fedmixtures.federation.wire.frames import Frame
+from fedmixtures.io.arrays import read_arrays
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -35,9 +35,9 @@ def checkpoint_marks(machine, job, most: int | None = None) -> list[bytes]:
     found = []
     for site in SITES:
         folder = machine.folder / "sites" / site / "state" / f"{job.name}-{job.key[:12]}"
-        for path in sorted(folder.glob("round-*.fmx")):
+        for path in sorted(folder.glob("round-*")):
             with contextlib.suppress(FileNotFoundError):  # the site has just forgotten that round
-                arrays = Frame.decode(path.read_bytes()[32:]).arrays
+                arrays, _ = read_arrays(path, "node state")
                 own = [array for name, array in arrays.items() if name.startswith("state.")]
                 found += marks_of(np.concatenate([np.ravel(array) for array in own]))[:most]
     return found

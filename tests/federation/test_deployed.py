@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from deployed import KINDS, ROWS, Wire, a_fit, federation, fitted, hub_address, site_log
-from federated import EDGES, SITES, a_job, engine_solution, record, same_bits, site_rows
-from fedmixtures import TrustThenPool
+from federated import EDGES, SITES, engine_solution, record, same_bits
 from helpers import assert_close
 
 pytest.importorskip("nvflare")
@@ -67,34 +66,6 @@ def test_nvflare_s_simulator_gives_the_same_models(tmp_path, home, kind):
     record(f"simulator-{kind}", seed=job.seed, sites=4, rounds=10, gate="on",
            bitwise_equal_to_block_size_one=True, largest_difference_from_batched=worst,
            seconds=time.time() - began)  # fmt: skip
-
-
-def test_trust_then_pool_where_sites_share_counts(tmp_path, home, made_up_rows):
-    rows = site_rows((96, 96, 96, 96))
-    method = TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2)
-    job = a_job(method, n_rounds=8, collector="researcher")
-    limits = {"couplings": ["TrustThenPool"], "share_counts": True}
-    with federation(tmp_path / "fed", rows, limits=limits) as machine:
-        watched, models = fitted(machine, job)
-    alone = engine_solution(job, rows, block_size=1)
-    for name in SITES:
-        assert same_bits(models[name].trimmed(), alone.mixture(name)), name
-    record("equality-trust-then-pool", seed=job.seed, sites=4, rounds=8, share_counts=True,
-           bitwise_equal_to_block_size_one=True, segment=watched.segments[0])  # fmt: skip
-
-
-def test_a_site_that_does_not_share_counts_ends_the_job_with_its_reason(
-    tmp_path, home, made_up_rows
-):
-    from fedmixtures.federation.nvflare.driver import FederationError
-
-    job = a_job(TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2), n_rounds=2)
-    limits = {"couplings": ["TrustThenPool"]}
-    with (
-        federation(tmp_path / "fed", ROWS, limits=limits) as machine,
-        pytest.raises(FederationError, match="share_counts is not set"),
-    ):
-        machine.fit(job, patience=60)
 
 
 def costs(machine, job) -> dict:
@@ -167,7 +138,7 @@ def test_what_ten_sites_cost(tmp_path, home):
 def test_a_class_off_the_list_is_refused(machine, tmp_path):
     from fedmixtures.federation.nvflare.kits import write_job
 
-    folder = write_job(tmp_path / "other", a_fit("mmd", 2, seed=98), 4)
+    folder = write_job(tmp_path / "other", machine.signed(a_fit("mmd", 2, seed=98)), 4)
     path = folder / "app" / "config" / "config_fed_client.json"
     config = json.loads(path.read_text())
     config["executors"][0]["executor"]["path"] = "nvflare.app_common.np.np_trainer.NPTrainer"

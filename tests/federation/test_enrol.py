@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from fedmixtures.federation.wire.sealing import Roster, SiteKey, fingerprint
+from fedmixtures.federation.wire.roster import Roster, pin
+from fedmixtures.federation.wire.sealing import SiteKey, fingerprint
 
 pytest.importorskip("nvflare")
 pytestmark = pytest.mark.silos
@@ -28,7 +29,11 @@ def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
     )
     request, public = enrol.request_site(tmp_path / "h1", "hospital-1", "localhost", 8102)
     assert b"PRIVATE KEY" not in request.read_bytes()
-    signed = enrol.approve(tmp_path / "hub", request)
+    assert enrol.read_request(request) == ("hospital-1", "site")
+    for name, role in (("hospital-2", "site"), ("hospital-1", "researcher")):
+        with pytest.raises(ValueError, match="asks for a certificate of 'hospital-1' as a site"):
+            enrol.approve(tmp_path / "hub", request, name, role)
+    signed = enrol.approve(tmp_path / "hub", request, "hospital-1", "site")
     rows = tmp_path / "rows.csv"
     rows.write_text("id,age,bmi\n1,50,22.5\n2,61,27.1\n")
     wrong = mark[:-2] + ("00" if mark[-2:] != "00" else "11")
@@ -37,7 +42,7 @@ def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
     kit = enrol.finish_site(tmp_path / "h1", "hospital-1", signed, mark, rows, ["age", "bmi"])
     assert check_site(kit) == []
     node = Node.load(kit / "local" / "fedmixtures.toml")
-    np.testing.assert_array_equal(node.rows, [[50, 22.5], [61, 27.1]])
+    np.testing.assert_array_equal(node.support.rows, [[50, 22.5], [61, 27.1]])
     assert node.key.public == public
     assert node.config.limits.share_result is False
     resources = json.loads((kit / "local" / "resources.json").read_text())
@@ -49,11 +54,11 @@ def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
 
 
 def test_a_pinned_key_is_never_replaced(tmp_path):
-    from fedmixtures.federation.nvflare.enrol import add_to_roster
-
     path, first, second = tmp_path / "roster.toml", SiteKey.generate(), SiteKey.generate()
-    assert add_to_roster(path, "hospital-2", first.public) == fingerprint(first.public)
-    add_to_roster(path, "hospital-2", first.public)
+    assert pin(path, "hospital-2", first.public, "site") == fingerprint(first.public)
+    pin(path, "hospital-2", first.public, "site")
     with pytest.raises(ValueError, match="another key"):
-        add_to_roster(path, "hospital-2", second.public)
-    assert Roster.load(path).keys == {"hospital-2": first.public}
+        pin(path, "hospital-2", second.public, "site")
+    with pytest.raises(ValueError, match="another key or role"):
+        pin(path, "hospital-2", first.identity, "researcher")
+    assert Roster.load(path).sites == {"hospital-2": first.public}

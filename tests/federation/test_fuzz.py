@@ -6,16 +6,15 @@ A short slice runs here; ``FEDERATION_FRAMES=100000`` runs the whole of it (`mak
 from __future__ import annotations
 
 import collections
-import json
 import os
 import resource
 
 import numpy as np
 import pytest
 
-from federated import Sites, a_job, record, site_rows
+from federated import Sites, a_job, record, site_rows, step_frame
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.federation.in_process import Exchange
+from fedmixtures.federation.rounds import Parcel, with_parcels
 from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.sealing import Address
 
@@ -56,16 +55,16 @@ class Target:
     def __init__(self, folder):
         self.job = a_job(GTVMin(MMD(), n_local_steps=1, feasible=BOUNDS), n_rounds=4)
         self.sites = Sites(folder, site_rows((96, 96, 96, 96)))
-        exchange = Exchange(self.sites.nodes, self.job)
+        exchange = self.sites.rounds(self.job)
         exchange.begin()
         exchange.round(0)
         self.node = self.sites.nodes["aachen"]
         self.session = self.node.sessions[self.job.key]
         self.node.config.state.joinpath("log.jsonl").unlink()
         self.before = (self.session.round, self.session.state, dict(self.session.heard))
-        self.step = exchange.step_frame("aachen", 1)
+        self.step = step_frame(exchange, "aachen", 1)
         self.content = self._content()
-        hello = request("hello", job=json.loads(self.job.to_json())).encode()
+        hello = self.sites.hello(self.job).encode()
         share = request("share", job=self.job.key, round=1).encode()
         self.frames = {"step": self.step.encode(), "hello": hello, "share": share}
 
@@ -74,19 +73,21 @@ class Target:
         entry = next(m for m in self.step.head["messages"] if m["source"] == "bergen")
         address = Address(self.job.key, 1, "bergen", "aachen")
         box = self.step.boxes[entry["box"]]
-        return self.node.key.open(box, self.sites.roster.keys["bergen"], address)
+        return self.node.key.open(box, self.sites.roster.sites["bergen"], address)
 
     def resealed(self, content: bytes) -> bytes:
         """A step in which bergen, a true neighbour, sends this."""
         address = Address(self.job.key, 1, "bergen", "aachen")
-        box = self.sites.keys["bergen"].seal(content, self.sites.roster.keys["aachen"], address)
-        head = request("step", job=self.job.key, round=1).head
-        head["messages"] = [{"source": "bergen", "round": 1, "box": "b"}]
-        return Frame(head, boxes={"b": box}).encode()
+        box = self.sites.keys["bergen"].seal(content, self.sites.roster.sites["aachen"], address)
+        frame = request("step", job=self.job.key, round=1)
+        return with_parcels(frame, [Parcel("bergen", "aachen", 1, box)]).encode()
 
     def reset(self) -> None:
         self.session.round, self.session.state, heard = self.before
         self.session.heard = dict(heard)
+        self.session.inputs, self.session.answered, self.session.released = {}, {}, {}
+        for path in self.session.store.folder.glob("*-000002.*"):
+            path.unlink()
         self.node.sessions = type(self.node.sessions)({self.job.key: self.session})
 
 
@@ -122,7 +123,7 @@ def test_mutated_frames(tmp_path):
             frame = mutated(target.frames[kind], rng)
         target.reset()
         reply = Frame.decode(target.node.handle(frame))
-        accepted = [m[0] for r, m in target.session.heard.values() if r == 1 and m is not None]
+        accepted = [m for r, m in target.session.heard.values() if r == 1 and m is not None]
         assert all(is_good(model) for model in accepted), i
         if target.session.state is not target.before[1]:
             assert all(np.isfinite(leaf).all() for leaf in target.session.result().parts)

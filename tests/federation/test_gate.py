@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,15 +10,15 @@ import pytest
 from federated import WIDE_OPEN, Sites, a_job, log_lines, record, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.synthetic import shifted_blocks
-from fedmixtures.engine.layout.blocks import node_group
-from fedmixtures.federation.in_process import NodeRefused, ask
+from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.node.gate import (
     Gate,
     GateRefusal,
+    Support,
     component_discrepancies,
-    effective_counts,
     merge_nearest,
 )
+from fedmixtures.federation.rounds import NodeRefused, parcels_of
 from fedmixtures.federation.wire.frames import request
 from fedmixtures.federation.wire.message import decode_message
 from fedmixtures.federation.wire.sealing import Address
@@ -29,12 +27,6 @@ from fedmixtures.mixture.precision import double
 from helpers import mixture
 
 FEASIBLE = FeasibleSet(min_weight=1e-4)
-
-
-def block(rows):
-    with double():
-        group, _ = node_group("a", rows, np.ones(len(rows)), {})
-        return jax.tree.map(lambda part: part[0], group.data)
 
 
 def three_groups(sizes):
@@ -48,7 +40,7 @@ def three_groups(sizes):
 def test_effective_counts_are_summed_responsibilities():
     model, rows = mixture(1, k=3), np.random.default_rng(1).standard_normal((37, 2))
     expected = model.responsibilities(rows).sum(0)
-    np.testing.assert_allclose(effective_counts(model, block(rows)), expected, rtol=1e-12)
+    np.testing.assert_allclose(Support(rows).counts(model), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("d", "threshold"), [(1, 11), (2, 11), (3, 15), (16, 80)])
@@ -58,14 +50,14 @@ def test_the_threshold_grows_with_the_features(d, threshold):
 
 def test_a_model_of_large_components_passes_unchanged():
     model, rows = three_groups((20, 15, 12))
-    released, merged = Gate().released(model, block(rows), FEASIBLE, may_merge=False)
+    released, merged = Gate().merged(model, Support(rows), FEASIBLE, may_merge=False)
     assert merged == 0
     assert all(np.array_equal(a, b) for a, b in zip(released.parts, model.parts, strict=True))
 
 
 def test_a_small_component_is_merged_into_its_nearest_and_moments_are_kept():
     model, rows = three_groups((20, 15, 5))
-    released, merged = Gate().released(model, block(rows), FEASIBLE, may_merge=True)
+    released, merged = Gate().merged(model, Support(rows), FEASIBLE, may_merge=True)
     assert merged == 1
     kept = released.trimmed()
     assert kept.n_components == 2
@@ -86,22 +78,22 @@ def test_every_released_component_rests_on_enough_rows():
     rng = np.random.default_rng(2)
     for seed in range(15):
         model, rows = mixture(seed, k=5, spread=3), 3 * rng.standard_normal((50, 2))
-        released, _ = Gate().released(model, block(rows), FEASIBLE, may_merge=True)
-        counts = effective_counts(released, block(rows))
+        released, _ = Gate().merged(model, Support(rows), FEASIBLE, may_merge=True)
+        counts = Support(rows).counts(released)
         assert ((counts >= 11) | (counts < 0.5)).all()
 
 
 def test_a_component_without_an_own_row_passes():
     model, rows = three_groups((20, 15, 0))
     model = Mixture([0.4, 0.4, 0.2], model.means + np.array([[0], [0], [100.0]]), model.covariances)
-    released, merged = Gate().released(model, block(rows), FEASIBLE, may_merge=False)
+    released, merged = Gate().merged(model, Support(rows), FEASIBLE, may_merge=False)
     assert merged == 0
     assert released.weights[2] == 0.2
 
 
 def test_a_node_with_too_few_rows_only_listens():
     model, rows = three_groups((4, 3, 3))
-    assert Gate().released(model, block(rows), FEASIBLE, may_merge=True) == (None, 0)
+    assert Gate().merged(model, Support(rows), FEASIBLE, may_merge=True) == (None, 0)
 
 
 def test_nearest_is_by_mmd():
@@ -131,15 +123,12 @@ def few_rows():
 
 def told_to(sites, job, source, destination):
     """What actually leaves: the box opened at its destination."""
-    ask(sites.nodes[source], request("hello", job=json.loads(job.to_json())))
+    ask(sites.nodes[source], sites.hello(job))
     reply = ask(sites.nodes[source], request("share", job=job.key, round=0))
-    entry = next(e for e in reply.head["boxes"] if e["destination"] == destination)
+    parcel = next(p for p in parcels_of(reply) if p.destination == destination)
     address = Address(job.key, 0, source, destination)
-    key = sites.roster.keys[source]
-    content = sites.keys[destination].open(reply.boxes[entry["box"]], key, address)
-    like = sites.nodes[source].sessions[job.key].like
-    message = decode_message(content, like, None)
-    return None if message is None else message[0]
+    content = sites.keys[destination].open(parcel.box, sites.roster.sites[source], address)
+    return decode_message(content, job.most_components, len(job.features), None)
 
 
 @pytest.mark.parametrize("coupling", [MMD(), KL(n_samples=5)], ids=["MMD", "KL"])
@@ -158,12 +147,12 @@ def test_euclidean_refuses(tmp_path):
         told_to(sites, job, "aachen", "bergen")
     assert not any(digit in str(refusal.value) for digit in "0123456789")
     with pytest.raises(GateRefusal):
-        Gate().released(*_small(), FEASIBLE, may_merge=False)
+        Gate().merged(*_small(), FEASIBLE, may_merge=False)
 
 
 def _small():
     model, rows = three_groups((20, 15, 5))
-    return model, block(rows)
+    return model, Support(rows)
 
 
 def test_a_listening_node_learns_but_tells_nothing(tmp_path):

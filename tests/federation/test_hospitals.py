@@ -35,7 +35,7 @@ seed = 0
 method = "gtv-mmd"
 settings = { alpha = 1.0 }
 feasible = { min_weight = 0.01, max_mean_norm = 20.0, min_variance = 0.001, max_variance = 20.0 }
-collector = "researcher"
+collector = "researcher@uni.example"
 """
 
 
@@ -62,9 +62,14 @@ class Hospitals:
             own.mkdir()
             role = ["--researcher"] if name == RESEARCHER else []
             told = federate("join", name, *role, "--hub", f"localhost:{port}", cwd=own)
-            keys[name] = re.search(r"\b[0-9a-f]{64}\b", told).group()
+            keys[name] = re.search(r"\b[0-9a-f]{64,128}\b", told).group()
             request = own / name / name / f"{name}.request.zip"
-            federate("approve", request, "--hub", "hub", cwd=folder)
+            shown = federate("approve", request, "--hub", "hub", cwd=folder)
+            kind = "researcher" if role else "site"
+            assert f"a certificate of {name!r} as a {kind}" in " ".join(shown.split())
+            assert not list(request.parent.glob("*.signed.zip"))
+            asked = ["--name", name, "--role", kind]
+            federate("approve", request, "--hub", "hub", *asked, cwd=folder)
             signed = str(request).replace(".request.", ".signed.")
             answer = ["--signed", signed, "--fingerprint", mark, *role]
             if name != RESEARCHER:
@@ -75,13 +80,15 @@ class Hospitals:
             self.kits[name] = own / name / "kits/fedmixtures/prod_00" / name
         for name in (*HOSPITALS, RESEARCHER):
             for other in {*HOSPITALS, RESEARCHER} - {name}:
-                called = "researcher" if other == RESEARCHER else other
                 roster = ["--roster", f"{name}/roster.toml"]
-                federate("trust", called, keys[other], *roster, cwd=folder / f"at-{name}")
-        for name in HOSPITALS[:2]:  # the third does not give its model away
+                roster += ["--researcher"] if other == RESEARCHER else []
+                federate("trust", other, keys[other], *roster, cwd=folder / f"at-{name}")
+        for name in HOSPITALS:  # unrounded, to be compared with the engine's models
             path = self.kits[name] / "local" / "fedmixtures.toml"
             text = path.read_text()
-            path.write_text(text.replace("share_result = false", "share_result = true"))
+            if name != HOSPITALS[2]:  # which does not give its model away
+                text = text.replace("share_result = false", "share_result = true")
+            path.write_text(text.replace("rounding = 0.1", "rounding = 0.0"))
         self.parties = [Party(self.kits[name]) for name in ("hub", *HOSPITALS)]
 
 
@@ -104,7 +111,8 @@ def test_three_hospitals(hospitals):
     (own / "job.toml").write_text(JOB)
     who = ["--kit", hospitals.kits[RESEARCHER], "--user", RESEARCHER]
     began = time.time()
-    federate("submit", "job.toml", *who, "--out", "result", cwd=own)
+    key = ["--key", f"{RESEARCHER}/site.key"]
+    federate("submit", "job.toml", *who, *key, "--out", "result", cwd=own)
     took = time.time() - began
     told = federate("status", *who, cwd=own)
     assert all(name in told.splitlines()[0] for name in HOSPITALS)
@@ -123,12 +131,15 @@ def test_three_hospitals(hospitals):
 
 def job_with_code(folder: Path) -> tuple[Path, Path]:
     """An NVFlare job that brings a class of its own, and the file that its code would write."""
+    from fedmixtures.federation.job import SignedJob
     from fedmixtures.federation.nvflare.kits import write_job
+    from fedmixtures.federation.wire.sealing import SiteKey
 
     first, second, third = HOSPITALS
     edges = ((first, second, 1.0), (second, third, 1.0))
     job = a_fit("mmd", 2, n_components=dict.fromkeys(HOSPITALS, 3), edges=edges)
-    made, marker = write_job(folder / "evil", job, 3), folder / "ran"
+    signed = SignedJob.by(RESEARCHER, SiteKey.generate(), job)
+    made, marker = write_job(folder / "evil", signed, 3), folder / "ran"
     (made / "app" / "custom").mkdir()
     (made / "app" / "custom" / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
     path = made / "app" / "config" / "config_fed_client.json"

@@ -9,9 +9,10 @@ import pytest
 
 from federated import Sites, a_job, log_lines, same_bits, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin, Mixture
-from fedmixtures.federation.in_process import Exchange, ask
+from fedmixtures.federation.in_process import ask
+from fedmixtures.federation.rounds import Parcel, parcels_of, with_parcels
 from fedmixtures.federation.wire.frames import Frame, request
-from fedmixtures.federation.wire.message import encode_message
+from fedmixtures.federation.wire.message import SCHEMA, ModelMessage, encode_message
 from fedmixtures.federation.wire.sealing import Address, SiteKey
 
 METHOD = GTVMin(MMD(), n_local_steps=1, feasible=FeasibleSet())
@@ -37,7 +38,7 @@ class Attack:
     def __init__(self, folder):
         self.folder, self.job = folder, small_job()
         self.sites = Sites(folder, ROWS)
-        self.exchange = Exchange(self.sites.nodes, self.job)
+        self.exchange = self.sites.rounds(self.job)
         assert self.exchange.begin() == 0
         self.first_box = self.exchange.waiting["aachen"][0]
         self.exchange.round(0)
@@ -46,11 +47,10 @@ class Attack:
     def sealed(self, content, *, source="bergen", to="aachen", round=2, key=None):
         address = Address(self.job.key, round, source, to)
         key = key or self.sites.keys[source]
-        return key.seal(content, self.sites.roster.keys[to], address)
+        return key.seal(content, self.sites.roster.sites[to], address)
 
     def inject(self, source, box, round=2):
-        message = {"source": source, "round": round, "box": f"bad {len(self.exchange.waiting)}"}
-        self.exchange.waiting["aachen"].insert(0, (message, box))
+        self.exchange.waiting["aachen"].insert(0, Parcel(source, "aachen", round, box))
 
     def finish(self) -> list[dict]:
         """The rest of the run; what aachen rejected in round 2."""
@@ -66,8 +66,7 @@ def a_model(**changes) -> bytes:
         "means": np.zeros((3, 2)),
         "covariances": np.broadcast_to(np.eye(2), (3, 2, 2)).copy(),
     } | changes
-    arrays = {str(i): part for i, part in enumerate(parts.values())}
-    return Frame({"schema": "fedmixtures.message.1", "silent": False}, arrays).encode()
+    return Frame({"schema": SCHEMA, "silent": 0}, parts).encode()
 
 
 BAD_MODELS = {
@@ -94,7 +93,7 @@ BAD_MODELS = {
         ),
         "outside the feasible set",
     ),
-    "no arrays": (Frame({"schema": "fedmixtures.message.1", "silent": False}).encode(), "arrays"),
+    "no arrays": (Frame({"schema": SCHEMA, "silent": 0}).encode(), "arrays"),
     "other schema": (Frame({"schema": "other", "silent": True}).encode(), "schema"),
     "no frame": (b"\x80\x04\x95pickle", "mark"),
 }
@@ -106,11 +105,9 @@ def test_a_bad_model_is_refused_and_its_sender_named(name, node_at_round_one):
     sites, job = node_at_round_one
     node = sites.nodes["aachen"]
     address = Address(job.key, 1, "bergen", "aachen")
-    box = sites.keys["bergen"].seal(content, sites.roster.keys["aachen"], address)
-    head = request(
-        "step", job=job.key, round=1, messages=[{"source": "bergen", "round": 1, "box": "b"}]
-    ).head
-    reply = ask(node, Frame(head, boxes={"b": box}))
+    box = sites.keys["bergen"].seal(content, sites.roster.sites["aachen"], address)
+    frame = request("step", job=job.key, round=1)
+    reply = ask(node, with_parcels(frame, [Parcel("bergen", "aachen", 1, box)]))
     (rejected,) = reply.head["rejected"]
     assert rejected["source"] == "bergen"
     assert reason in rejected["reason"]
@@ -123,7 +120,7 @@ def test_a_bad_model_is_refused_and_its_sender_named(name, node_at_round_one):
 def node_at_round_one(tmp_path_factory):
     sites = Sites(tmp_path_factory.mktemp("bad"), ROWS)
     job = small_job()
-    exchange = Exchange(sites.nodes, job)
+    exchange = sites.rounds(job)
     exchange.begin()
     exchange.round(0)
     return sites, job
@@ -133,17 +130,16 @@ def test_intruders_change_nothing(tmp_path, honest):
     attack = Attack(tmp_path)
     stranger = SiteKey.generate()
     bad = BAD_MODELS["NaN"][0]
-    good = encode_message((Mixture([0.2, 0.3, 0.5], np.zeros((3, 2)), [np.eye(2)] * 3), None))
+    model = Mixture([0.2, 0.3, 0.5], np.zeros((3, 2)), [np.eye(2)] * 3)
+    good = encode_message(ModelMessage(model))
     attack.inject("cork", attack.sealed(good, source="cork"))  # a member, but no neighbour
     attack.inject("bergen", attack.sealed(good, source="delft"))  # delft in bergen's name
     attack.inject("bergen", attack.sealed(good, key=stranger))  # a stranger in bergen's name
     attack.inject("delft", attack.sealed(bad, source="delft"))  # a neighbour gone wrong
-    replayed, box = attack.first_box
-    attack.inject(replayed["source"], box, round=0)  # as it was
-    attack.inject(replayed["source"], box, round=2)  # with a new number
+    replayed = attack.first_box
+    attack.inject(replayed.source, replayed.box, round=0)  # as it was
+    attack.inject(replayed.source, replayed.box, round=2)  # with a new number
     attack.inject("bergen", attack.sealed(good, round=3), round=3)  # from the future
-    for i, (message, _) in enumerate(attack.exchange.waiting["aachen"]):
-        message["box"] = f"box {i}"
     rejected = attack.finish()
     reasons = sorted(entry["reason"] for entry in rejected)
     assert len(reasons) == 7, reasons
@@ -190,12 +186,10 @@ def test_two_sites_told_different_things_do_not_hear_each_other(tmp_path):
     job, other = small_job(), small_job(seed=4)
     for name, node in sites.nodes.items():
         told = other if name == "bergen" else job
-        ask(node, request("hello", job=json.loads(told.to_json())))
+        ask(node, sites.hello(told))
     shared = ask(sites.nodes["bergen"], request("share", job=other.key, round=0))
     ask(sites.nodes["aachen"], request("share", job=job.key, round=0))
-    box = next(e["box"] for e in shared.head["boxes"] if e["destination"] == "aachen")
-    head = request(
-        "step", job=job.key, round=0, messages=[{"source": "bergen", "round": 0, "box": "b"}]
-    ).head
-    reply = ask(sites.nodes["aachen"], Frame(head, boxes={"b": shared.boxes[box]}))
+    parcels = [parcel for parcel in parcels_of(shared) if parcel.destination == "aachen"]
+    frame = request("step", job=job.key, round=0)
+    reply = ask(sites.nodes["aachen"], with_parcels(frame, parcels))
     assert "does not open" in reply.head["rejected"][0]["reason"]

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from deployed import Told, a_fit, federation, fitted
+from deployed import Recorder, a_fit, federation, fitted
 from federated import SITES, record, same_bits
 
 pytest.importorskip("nvflare")
@@ -25,7 +25,7 @@ KILLS_PER_FIT = 5
 N_ROUNDS = 400
 
 
-class Killer(Told):
+class Killer(Recorder):
     """Kills a party at a random moment of every segment, as often as it may."""
 
     def __init__(self, seed: int):

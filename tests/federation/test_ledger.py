@@ -9,15 +9,15 @@ import pytest
 from deployed import federation, fitted, site_log
 from federated import SITES, a_job, record, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.federation.node.ledger import Ledger, noise_for
-from fedmixtures.federation.node.site import Budget
+from fedmixtures.federation.node.accounts import Account
+from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for
 
 pytest.importorskip("nvflare")
 pytestmark = [
     pytest.mark.silos,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
-BUDGET = Budget(epsilon=3.0, delta=1e-5)
+BUDGET = PrivacyBudget(epsilon=3.0, delta=1e-5)
 STEPS, ROUNDS = 2, 6
 
 
@@ -35,7 +35,7 @@ def test_the_ledger_ends_a_fit_and_outlives_its_processes(tmp_path, home):
 
     noise = noise_for(BUDGET.epsilon, BUDGET.delta, STEPS * ROUNDS)
     budget = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
-    with federation(tmp_path / "fed", site_rows(), budget=budget) as machine:
+    with federation(tmp_path / "fed", site_rows(), sections={"privacy": budget}) as machine:
         fitted(machine, private_job("within", noise, ROUNDS - 1))
         # One round is left of the budget: the second of this job is refused.
         job = private_job("past", noise, 3)
@@ -49,7 +49,7 @@ def test_the_ledger_ends_a_fit_and_outlives_its_processes(tmp_path, home):
             machine.fit(private_job("after-restart", noise, 1), patience=120)
         ledgers = {n: machine.folder / "sites" / n / "state" / "ledger.json" for n in SITES}
         steps = {n: json.loads(path.read_text())["steps"] for n, path in ledgers.items()}
-        spent = {n: Ledger(path, BUDGET).epsilon() for n, path in ledgers.items()}
+        spent = {n: Ledger(Account(path), BUDGET).epsilon() for n, path in ledgers.items()}
         refusals = [
             line for line in site_log(machine, "aachen")
             if line["event"] == "refused" and "budget" in line["reason"]

@@ -13,17 +13,22 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from federated import Sites, a_job, site_rows
+from federated import Sites, a_job, site_rows, step_frame
 from fedmixtures import MMD, FeasibleSet, GTVMin
 from fedmixtures.engine.layout.blocks import node_group
-from fedmixtures.federation.in_process import Exchange, NodeRefused, ask
-from fedmixtures.federation.node.ledger import BudgetSpent, Ledger, noise_for, spent
+from fedmixtures.federation.in_process import ask
+from fedmixtures.federation.node.accounts import Account, BudgetSpent
+from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for, spent
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
-from fedmixtures.federation.node.site import Budget
+from fedmixtures.federation.rounds import NodeRefused, parcels_of
 from fedmixtures.federation.wire.frames import request
 from fedmixtures.mixture.density import local_loss
 from fedmixtures.mixture.precision import double
 from helpers import mixture
+
+
+def ledger_at(path, budget=None) -> Ledger:
+    return Ledger(Account(path), budget or PrivacyBudget())
 
 
 def exact_epsilon(multiplier: float, delta: float) -> float:
@@ -38,7 +43,7 @@ def test_the_ledger_agrees_with_the_accountant_and_with_the_theorem(tmp_path, no
     from dp_accounting import GaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    ledger = Ledger(tmp_path / "ledger.json", Budget(epsilon=100, delta=1e-5))
+    ledger = ledger_at(tmp_path / "ledger.json", PrivacyBudget(epsilon=100, delta=1e-5))
     for _ in range(5):
         ledger.charge(noise, steps // 5)
     accountant = PLDAccountant().compose(GaussianDpEvent(noise), steps)
@@ -47,15 +52,15 @@ def test_the_ledger_agrees_with_the_accountant_and_with_the_theorem(tmp_path, no
 
 
 def test_the_ledger_refuses_the_step_past_the_budget_and_survives_a_restart(tmp_path):
-    budget = Budget(epsilon=3.0, delta=1e-5)
+    budget = PrivacyBudget(epsilon=3.0, delta=1e-5)
     noise = noise_for(3.0, 1e-5, 20)
     for _ in range(4):
-        Ledger(tmp_path / "ledger.json", budget).charge(noise, 5)  # every time a new process
-    ledger = Ledger(tmp_path / "ledger.json", budget)
+        ledger_at(tmp_path / "ledger.json", budget).charge(noise, 5)  # every time a new process
+    ledger = ledger_at(tmp_path / "ledger.json", budget)
     assert 2.9 < ledger.epsilon() <= 3.0
     with pytest.raises(BudgetSpent, match="above its budget of 3"):
         ledger.charge(noise, 1)
-    assert Ledger(tmp_path / "ledger.json", budget).steps == {noise: 20}
+    assert ledger_at(tmp_path / "ledger.json", budget).steps == {noise: 20}
 
 
 @pytest.mark.parametrize(("epsilon", "expected"), [(3.0, 1.313), (8.0, 0.565)])
@@ -75,10 +80,11 @@ def private(noise: float, clip: float = 0.7) -> PrivateGTVMin:
     return PrivateGTVMin.of(GTVMin(MMD(), feasible=FeasibleSet()), clip, noise)
 
 
-def noisy_gradients(program, theta, rows, n=1):
+def noisy_gradients(program, theta, rows, n=1, weights=None):
     """Gradients of all parameters, one line per draw of the noise."""
     with double():
-        group, _ = node_group("a", rows, np.ones(len(rows)), {})
+        weights = np.ones(len(rows)) if weights is None else weights
+        group, _ = node_group("a", rows, weights, {})
         data = jax.tree.map(lambda part: part[0], group.data)
         leading = jax.tree.map(lambda part: jnp.asarray(part)[None], theta)
         draw = jax.jit(lambda key: program.noisy_gradient(leading, data, jr.split(key, 1)))
@@ -113,30 +119,52 @@ def private_job(**entries):
 
 def test_a_private_job_starts_without_the_rows_and_stops_at_the_budget(tmp_path):
     sites, job = Sites(tmp_path, site_rows((96, 96, 96, 96))), private_job()
-    exchange = Exchange(sites.nodes, job)
+    exchange = sites.rounds(job)
     exchange.begin()
     start = sites.results(job)["aachen"]
     np.testing.assert_array_equal(start.means, public_start(3, 2, job.seed).means)
     exchange.round(0)
     ledgers = [json.loads((tmp_path / name / "ledger.json").read_text()) for name in sites.nodes]
     assert all(ledger["steps"] == {"30.0": 2} for ledger in ledgers)
-    sites.nodes["aachen"].ledger.budget = Budget(epsilon=1e-3)
-    frame = exchange.step_frame("aachen", 1)
+    sites.nodes["aachen"].ledger.budget = PrivacyBudget(epsilon=1e-3)
+    frame = step_frame(exchange, "aachen", 1)
     with pytest.raises(NodeRefused, match="above its budget"):
         ask(sites.nodes["aachen"], frame)
     assert sites.nodes["aachen"].sessions[job.key].round == 1
 
 
-def test_noise_is_drawn_anew_and_charged_again_after_going_back(tmp_path):
+def test_going_back_gives_the_same_answer_and_is_not_charged_again(tmp_path):
     sites, job = Sites(tmp_path, site_rows((96, 96, 96, 96))), private_job()
     models = []
     for _ in range(2):
         sites.nodes = {name: sites.started(name) for name in sites.nodes}
-        exchange = Exchange(sites.nodes, job)
+        exchange = sites.rounds(job)
         exchange.begin()
-        for name, node in sites.nodes.items():
-            exchange.deliver(name, ask(node, request("share", job=job.key, round=0)))
+        for node in sites.nodes.values():
+            reply = ask(node, request("share", job=job.key, round=0))
+            exchange.deliver(parcels_of(reply))
         exchange.round(0)
         models.append(sites.results(job)["aachen"].means)
-    assert not np.array_equal(*models)
-    assert Ledger(tmp_path / "aachen" / "ledger.json", Budget()).steps == {30.0: 4}
+    np.testing.assert_array_equal(*models)
+    assert ledger_at(tmp_path / "aachen" / "ledger.json").steps == {30.0: 2}
+
+
+def test_two_jobs_at_once_spend_one_budget(tmp_path):
+    budget, noise = PrivacyBudget(epsilon=3.0, delta=1e-5), noise_for(3.0, 1e-5, 20)
+    ledgers = [ledger_at(tmp_path / "ledger.json", budget) for _ in range(2)]
+    for _ in range(2):
+        for ledger in ledgers:
+            ledger.charge(noise, 5)
+    with pytest.raises(BudgetSpent):
+        ledgers[0].charge(noise, 1)
+
+
+def test_people_bound_the_gradient_not_rows():
+    """One person with nine rows moves the mean no further than one with a single row."""
+    theta, rows = mixture(0), 3 * np.random.default_rng(0).standard_normal((12, 2))
+    people = np.array([0] * 9 + [1, 2, 3])
+    weights = 1.0 / np.bincount(people)[people]
+    (found,) = noisy_gradients(private(1e-300), theta, rows, weights=weights)
+    rows[:9] = rows[0]
+    (others,) = noisy_gradients(private(1e-300), theta, rows, weights=weights)
+    assert np.linalg.norm(found - others) <= 2 * 0.7 / 4 + 1e-12

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from federated import EDGES, Sites, a_job, same_bits, site_rows
+from federated import EDGES, Sites, a_job, same_bits, site_rows, step_frame
 from fedmixtures import KL, FeasibleSet, GTVMin
-from fedmixtures.federation.in_process import Exchange, NodeRefused, ask
+from fedmixtures.federation.in_process import ask
+from fedmixtures.federation.rounds import NodeRefused, parcels_of
 from fedmixtures.federation.wire.frames import request
 
 ROWS = site_rows((96, 96, 96, 96))
@@ -29,17 +28,17 @@ def no_fault(tmp_path_factory):
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_killed_site_comes_back_and_the_models_are_the_same(tmp_path, no_fault, damaged):
     sites, job = Sites(tmp_path, ROWS), a_fit(n_rounds=6)
-    exchange = Exchange(sites.nodes, job)
+    exchange = sites.rounds(job)
     for t in range(exchange.begin(), 4):
         exchange.round(t)
     # aachen and bergen get one round ahead before cork is found dead.
     for name in ("aachen", "bergen"):
-        ask(sites.nodes[name], exchange.step_frame(name, 4))
+        ask(sites.nodes[name], step_frame(exchange, name, 4))
     if damaged:  # the last write of cork was torn
-        path = next((tmp_path / "cork").glob("test-*/round-000004.fmx"))
+        path = next((tmp_path / "cork").glob("test-*/round-000004.safetensors"))
         path.write_bytes(path.read_bytes()[:-9])
     sites.nodes["cork"] = sites.started("cork")
-    again = Exchange(sites.nodes, job)
+    again = sites.rounds(job)
     assert again.begin() == (3 if damaged else 4)
     assert sites.nodes["cork"].sessions[job.key].state_from == "disk"
     sites.run(job)
@@ -49,22 +48,22 @@ def test_a_killed_site_comes_back_and_the_models_are_the_same(tmp_path, no_fault
 
 def test_a_request_that_comes_twice_is_carried_out_once(tmp_path, no_fault):
     sites, job = Sites(tmp_path, ROWS), a_fit(n_rounds=6)
-    exchange = Exchange(sites.nodes, job)
+    exchange = sites.rounds(job)
     for t in range(exchange.begin(), 6):
-        frame = exchange.step_frame("aachen", t)
+        frame = step_frame(exchange, "aachen", t)
         first, again = ask(sites.nodes["aachen"], frame), ask(sites.nodes["aachen"], frame)
         assert first.head["round"] == again.head["round"] == t + 1
-        others = {name: exchange.step_frame(name, t) for name in sites.nodes if name != "aachen"}
-        exchange.deliver("aachen", first)
+        others = {name: step_frame(exchange, name, t) for name in sites.nodes if name != "aachen"}
+        exchange.deliver(parcels_of(first))
         for name, request_frame in others.items():
-            exchange.deliver(name, ask(sites.nodes[name], request_frame))
+            exchange.deliver(parcels_of(ask(sites.nodes[name], request_frame)))
     found = sites.results(job)
     assert all(same_bits(found[name], no_fault[name]) for name in found)
 
 
 def test_a_silent_neighbour_is_stale_then_dropped_and_nobody_steps_alone(tmp_path):
     sites, job = Sites(tmp_path, ROWS), a_fit(n_rounds=6, max_stale=2)
-    exchange = Exchange(sites.nodes, job)
+    exchange = sites.rounds(job)
     exchange.begin()
     away = sites.nodes.pop("cork")
     seen = []
@@ -84,11 +83,11 @@ def test_a_silent_neighbour_is_stale_then_dropped_and_nobody_steps_alone(tmp_pat
 
 def test_last_messages_survive_a_restart(tmp_path):
     sites, job = Sites(tmp_path, ROWS), a_fit(n_rounds=6, max_stale=2)
-    exchange = Exchange(sites.nodes, job)
+    exchange = sites.rounds(job)
     exchange.begin()
     exchange.round(0)
     sites.nodes = {n: sites.started(n) for n in sites.nodes if n != "cork"}
-    again = Exchange(sites.nodes, job)
+    again = sites.rounds(job)
     assert again.begin() == 1
     again.round(1)
     assert again.replies["bergen"].head["stale"] == ["cork"]
@@ -99,7 +98,7 @@ def test_rounds_out_of_order_and_unknown_jobs_are_refused(tmp_path):
     node = sites.nodes["aachen"]
     with pytest.raises(NodeRefused, match="say hello first"):
         ask(node, request("share", job=job.key, round=0))
-    ask(node, request("hello", job=json.loads(job.to_json())))
+    ask(node, sites.hello(job))
     with pytest.raises(NodeRefused, match="not on disk"):
         ask(node, request("share", job=job.key, round=3))
     ask(node, request("share", job=job.key, round=0))
@@ -112,7 +111,7 @@ def test_other_rows_do_not_resume(tmp_path):
     sites.run(job)
     sites.rows = ROWS | {"aachen": ROWS["aachen"] + 0.5}
     changed = sites.started("aachen")
-    reply = ask(changed, request("hello", job=json.loads(job.to_json())))
+    reply = ask(changed, sites.hello(job))
     assert reply.head["rounds"] == [0]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from federated import SITES, Sites, a_job, engine_solution, log_lines, same_bits, site_rows
-from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, TrustThenPool
-from fedmixtures.federation.in_process import NodeRefused
+from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
 from helpers import assert_close
 
 COUPLINGS = [Euclidean(), MMD(), KL(n_samples=20)]
@@ -41,19 +40,3 @@ def test_sites_with_different_numbers_of_components(tmp_path):
         found = sites.results(job)[name].trimmed()
         assert found.n_components == k
         assert same_bits(found, alone.mixture(name))
-
-
-@pytest.mark.silos
-def test_trust_then_pool_where_the_site_shares_counts(tmp_path, made_up_rows):
-    rows = site_rows((96, 96, 96, 96))
-    method = TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2)
-    job = a_job(method, n_rounds=8)
-    closed = Sites(tmp_path / "closed", rows, couplings=("TrustThenPool",))
-    with pytest.raises(NodeRefused, match="share_counts is not set"):
-        closed.run(job)
-    sites = Sites(tmp_path / "open", rows, couplings=("TrustThenPool",), share_counts=True)
-    exchange = sites.run(job)
-    assert all(reply.head["silent"] == [] for reply in exchange.replies.values())
-    alone = engine_solution(job, rows, block_size=1)
-    for name in SITES:
-        assert same_bits(sites.results(job)[name].trimmed(), alone.mixture(name)), name

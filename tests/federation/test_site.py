@@ -14,13 +14,16 @@ import pytest
 
 from federated import Sites, a_job, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, TrustThenPool
-from fedmixtures.federation.in_process import NodeRefused, ask
+from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.node import Node
 from fedmixtures.federation.node.program import make_job
 from fedmixtures.federation.node.site import SiteConfig
+from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, FrameError, request
-from fedmixtures.federation.wire.sealing import Address, BoxError, Roster, SiteKey, fingerprint
+from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, fingerprint
+from fedmixtures.io.codec import encode
 
 TOML = """
 name = "aachen"
@@ -36,20 +39,13 @@ min_count = 20
 """
 
 
-def hello(job: Job):
-    return request("hello", job=json.loads(job.to_json()))
-
-
-def test_trust_then_pool_is_refused_between_sites_by_maker_and_site_alike(tmp_path, monkeypatch):
-    small = TrustThenPool(n_starts=1, n_folds=2, agree_rounds=2)
+def test_trust_then_pool_is_refused_between_sites_by_maker_and_site_alike(tmp_path):
     why = "refused between sites: .* a neighbour can recover rows exactly. Use GTVMin"
     with pytest.raises(JobError, match=why):
-        a_job(small)
-    monkeypatch.setenv("FEDMIXTURES_LET_NEIGHBOURS_RECOVER_ROWS", "yes")
-    job = a_job(small)  # whoever makes jobs may have switched the refusal off: the site has not
-    monkeypatch.delenv("FEDMIXTURES_LET_NEIGHBOURS_RECOVER_ROWS")
-    limits = {"couplings": ("TrustThenPool",), "share_counts": True}
-    sites = Sites(tmp_path, site_rows((96, 96, 96, 96)), **limits)
+        a_job(TrustThenPool())
+    # Whoever makes jobs may have left the check out: the site has not.
+    job = dataclasses.replace(a_job(), method=encode(TrustThenPool()))
+    sites = Sites(tmp_path, site_rows((96, 96, 96, 96)))
     with pytest.raises(NodeRefused, match=why):
         sites.run(job)
 
@@ -61,7 +57,7 @@ def test_a_site_is_read_from_one_file(tmp_path):
     key.save(tmp_path / "site.key")
     Roster({"aachen": key.public}).save(tmp_path / "roster.toml")
     node = Node.load(tmp_path / "site.toml")
-    np.testing.assert_array_equal(node.rows, [[170, 60], [180, 80]])
+    np.testing.assert_array_equal(node.support.rows, [[170, 60], [180, 80]])
     assert node.config.limits.couplings == ("mmd", "kl")
     assert node.config.gate.threshold(2) == 20
     Roster({"aachen": SiteKey.generate().public}).save(tmp_path / "roster.toml")
@@ -97,23 +93,23 @@ def test_wrong_site_files_are_refused(tmp_path, text, message):
 def test_the_site_wins_over_the_job(tmp_path, limits, reason):
     sites = Sites(tmp_path, site_rows(), **limits)
     with pytest.raises(NodeRefused, match=reason):
-        ask(sites.nodes["aachen"], hello(a_job()))
+        ask(sites.nodes["aachen"], sites.hello(a_job()))
     assert not sites.nodes["aachen"].sessions
 
 
 def test_all_reasons_come_at_once(tmp_path):
     sites = Sites(tmp_path, site_rows(), max_rounds=5, max_components=2)
     with pytest.raises(NodeRefused, match="rounds.*; 3 components"):
-        ask(sites.nodes["aachen"], hello(a_job()))
+        ask(sites.nodes["aachen"], sites.hello(a_job()))
 
 
 def test_a_neighbour_without_a_key_is_refused(tmp_path):
     sites = Sites(tmp_path, site_rows())
     node = sites.nodes["aachen"]
-    keys = {name: key for name, key in sites.roster.keys.items() if name != "delft"}
-    node.roster = Roster(keys)
-    with pytest.raises(NodeRefused, match="no key of 'delft' on its roster"):
-        ask(node, hello(a_job()))
+    keys = {name: key for name, key in sites.roster.sites.items() if name != "delft"}
+    node.roster = Roster(keys, sites.roster.researchers)
+    with pytest.raises(NodeRefused, match="the roster has no site 'delft'"):
+        ask(node, sites.hello(a_job()))
 
 
 @pytest.mark.parametrize(
@@ -136,9 +132,13 @@ def test_a_neighbour_without_a_key_is_refused(tmp_path):
 )
 def test_malformed_jobs_are_refused(tmp_path, change, message):
     plain = json.loads(a_job().to_json()) | change
-    node = Sites(tmp_path, site_rows()).nodes["aachen"]
+    sites = Sites(tmp_path, site_rows())
+    try:
+        frame = sites.hello(Job.from_plain(plain))
+    except JobError:  # nobody can sign it
+        frame = request("hello", job=plain, signer="researcher", signature="00")
     with pytest.raises(NodeRefused, match=message):
-        ask(node, request("hello", job=plain))
+        ask(sites.nodes["aachen"], frame)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_boxes_that_wait_are_bounded():
     pytest.importorskip("nvflare")
     from fedmixtures.federation.nvflare import transport as carrier
 
-    inbox = carrier.Inbox()
+    inbox = carrier.Mailbox()
     assert [inbox.put("a", 1, bytes([i])) for i in range(6)] == [True] * 4 + [False] * 2
     assert inbox.put("a", 1, b"\x00")  # the same one again is acknowledged again
     assert inbox.up_to(0) == []

@@ -100,12 +100,54 @@ def test_density_lies_where_the_rows_are_and_hides_small_nodes():
     data = NodeData.from_rows(rows, ["a"] * 50 + ["b"] * 9)
     plane = planes.Plane("", "", "", np.eye(2), np.full(2, -4.0), np.full(2, 4.0))
     images = planes.densities(data, plane, 16)
-    assert (
-        np.unravel_index(images[0].argmax(), (16, 16)) == (12, 12)
-        or images[0][11:13, 11:13].max() == 255
-    )
+    centre = np.stack(np.unravel_index(images[0].argmax(), (16, 16)))
+    assert np.abs(centre + 0.5 - 12).max() <= 0.5  # 2 lies three quarters of the way from -4 to 4
     assert images[0][:8, :8].sum() == 0
     assert images[1].sum() == 0  # nine rows: nothing is shown
+
+
+@pytest.mark.parametrize("count", [12, 50, 400])
+def test_a_lone_row_leaves_no_trace_in_the_density(count):
+    """The picture with an outlier is the picture without it, up to the width of the blur."""
+    rng = np.random.default_rng(1)
+    cloud = rng.normal(-2, 0.5, (count, 2))
+    plane = planes.Plane("", "", "", np.eye(2), np.full(2, -4.0), np.full(2, 4.0))
+    for outlier in ([3.1, 2.7], [3.9, -3.9]):
+        data = NodeData.from_rows(np.vstack([cloud, outlier]), ["a"] * (count + 1))
+        image = planes.densities(data, plane, 40)[0]
+        assert image.max() == 255
+        assert image[:, 30:].sum() == 0
+    pair = NodeData.from_rows(np.vstack([cloud, [[3.0, 3.0]] * 4]), ["a"] * (count + 4))
+    assert planes.densities(pair, plane, 40)[0][30:, 30:].sum() == 0
+    five = NodeData.from_rows(np.vstack([cloud, [[3.0, 3.0]] * 5]), ["a"] * (count + 5))
+    assert planes.densities(five, plane, 40)[0][30:, 30:].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("recipients", "simulated", "words"),
+    [
+        (
+            "neighbours",
+            True,
+            "to the neighbours, and to nobody else; no row left its node. In this",
+        ),
+        ("hub", True, "to a hub, which sees what every node sends and answers all; no row left"),
+        ("neighbours", False, "These bytes were sent: every node was a process of its own"),
+    ],
+)
+def test_the_page_says_who_received_what(found, recipients, simulated, words):
+    traffic = dataclasses.replace(found.traffic, recipients=recipients, simulated=simulated)
+    page = " ".join(render(build_content(dataclasses.replace(found, traffic=traffic))).split())
+    assert words in page
+    assert ("counted, not sent" in page) == simulated
+    assert ("to nobody else" in page) == (recipients == "neighbours")
+
+
+def test_where_nobody_listened_the_headline_says_so(found):
+    silent = dataclasses.replace(found.traffic, sent=dict.fromkeys(found.traffic.sent, 0))
+    content = build_content(dataclasses.replace(found, traffic=silent))
+    assert headline(content) == "One mixture for each of 9 nodes. Nobody listened to anybody."
+    assert "every node learned from its own rows alone" in story(content)
 
 
 def test_one_feature_has_a_page_too(found):
@@ -167,8 +209,15 @@ def test_embedded_json_cannot_end_its_element():
     ],
 )
 def test_headlines_do_not_flatter(content, interval, gained, words):
-    scores = content["scores"] | {"gain": interval, "gained": gained}
+    scores = content["scores"] | {"gain": interval, "gained": gained, "helped": gained}
     assert words in headline(content | {"scores": scores})
+
+
+def test_the_headline_tells_gains_from_gains_beyond_noise(content):
+    scores = content["scores"] | {"gain": (0.3, 0.2, 0.4), "gained": 9, "helped": 7}
+    assert headline(content | {"scores": scores}).endswith(
+        "all 9 nodes gained, 7 of them beyond noise."
+    )
 
 
 def test_without_held_out_rows_nothing_is_claimed(found):

@@ -66,5 +66,7 @@ def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
         for alpha, score in zip(found.alphas, found.scores, strict=True)
     )
     say(f"  alpha {found.alpha:g} chosen by held-out log-likelihood ({tried})")
+    if found.at_edge:
+        say("  (the largest alpha tried was the best: nodes may be alike enough to be pooled)")
     settings = dataclasses.replace(settings, alpha=str(found.alpha))
     return dataclasses.replace(task, method=choose_method(settings)), settings

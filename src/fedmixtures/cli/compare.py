@@ -8,12 +8,13 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from cyclopts import Parameter
 
 
 def compare(
     *data: str,
-    methods: str = "local,centralized,gtv-mmd",
+    methods: str | None = None,
     nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
     graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = "knn:5",
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
@@ -39,7 +40,8 @@ def compare(
     data
         As for `fedmixtures fit`.
     methods
-        Names, as a,b,c, or `all`; `fedmixtures methods` lists them.
+        Names, as a,b,c, or `all` (that need no setting of their own); `fedmixtures methods` lists
+        them. By default local, centralized and the method `fit` takes.
     nodes
         Column that names the node of each row.
     graph
@@ -66,13 +68,14 @@ def compare(
         Also write the numbers as CSV: method, repeat, node, log-likelihood.
     """
     from fedmixtures import _checks
-    from fedmixtures.cli.console import console, say, understood
+    from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
-    from fedmixtures.cli.settings import FitSettings, names
+    from fedmixtures.cli.settings import FitSettings, default_method, names
     from fedmixtures.estimators.resolve import METHODS
     from fedmixtures.io.tables import read_table
 
-    chosen = tuple(METHODS) if methods == "all" else (names(methods) or ("local",))
+    usual = ("local", "centralized", default_method())
+    chosen = tuple(METHODS) if methods == "all" else (names(methods) or usual)
     for name in chosen:
         _checks.one_of("--methods", name, METHODS)
     _checks.whole("--repeats", repeats)
@@ -99,16 +102,60 @@ def compare(
     if settings.holdout == 0:
         raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
     table = read_table(data, nodes, settings.features, delimiter)
-    understood(prepare(settings, table), settings)
+    chosen, notes = _possible(chosen, settings, table, drop=methods == "all")
+    task = prepare(dataclasses.replace(settings, method=chosen[0]), table)
+    understood(task, settings, ", ".join(chosen))
     results = []
-    for repeat in range(repeats):
-        one = dataclasses.replace(settings, seed=seed + repeat)
-        for name in chosen:
-            with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
-                task = prepare(dataclasses.replace(one, method=name), table)
-                results.append(_fit(task, one, name, repeat))
-    _print(chosen, results)
-    for message in dict.fromkeys(note for result in results for note in result["notes"]):
+    try:
+        for repeat in range(repeats):
+            one = dataclasses.replace(settings, seed=seed + repeat)
+            for name in chosen:
+                with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
+                    results.append(_attempt(one, table, name, repeat))
+    finally:  # whatever stopped it, what is computed is not lost
+        _tell(chosen, results, notes, out)
+
+
+def _possible(chosen: tuple, settings: Any, table: Any, drop: bool) -> tuple[tuple, list[str]]:
+    """Check every method before any work; with `drop`, leave out those that cannot run as asked."""
+    from fedmixtures.cli.prepare import prepare
+
+    possible, notes = [], []
+    for name in chosen:
+        try:
+            prepare(dataclasses.replace(settings, method=name), table)
+        except ValueError as error:
+            if not drop or name == chosen[0]:
+                raise ValueError(f"{name}: {error}") from None
+            notes.append(f"{name} left out: {error}")
+        else:
+            possible.append(name)
+    return tuple(possible), notes
+
+
+def _attempt(settings: Any, table: Any, name: str, repeat: int) -> dict[str, Any]:
+    """One method on one split; one that fails must not cost the others."""
+    from fedmixtures.cli.prepare import prepare
+
+    try:
+        return _fit(
+            prepare(dataclasses.replace(settings, method=name), table), settings, name, repeat
+        )
+    except (ValueError, ArithmeticError) as error:
+        notes = [f"{name} failed in repeat {repeat + 1}: {error}"]
+        return {"method": name, "repeat": repeat, "nodes": {}, "notes": notes}
+
+
+def _tell(chosen: tuple, results: list[dict[str, Any]], notes: list[str], out: Path | None) -> None:
+    """The table of what was computed, the notes, and the file."""
+    from fedmixtures.cli.console import say
+
+    if not results:
+        return
+    whole = len(results) // len(chosen)  # the last repeat may be cut short: it is not comparable
+    shown = results[: whole * len(chosen)] or results
+    _print(tuple(name for name in chosen if any(r["method"] == name for r in shown)), shown)
+    for message in dict.fromkeys([*notes, *(n for result in results for n in result["notes"])]):
         say(f"Note: {message}", "yellow")
     if out is not None:
         _write(out, results)
@@ -150,7 +197,6 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
 
 
 def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
-    import numpy as np
     from rich.table import Table
 
     from fedmixtures._ties import first_greatest
@@ -178,12 +224,17 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
             spread(medians[name]),
             "" if name == chosen[0] else short(difference.median),
             "" if name == chosen[0] else spread(difference),
-            size(own[0]["sent"]),
-            f"{np.median([r['seconds'] for r in own]):.1f}",
+            next((size(r["sent"]) for r in own if "sent" in r), ""),
+            _median_seconds(own),
             style="bold" if name == best else None,
         )
     console.print("\nMean over nodes of the held-out log-likelihood per row (higher is better):")
     console.print(table)
+
+
+def _median_seconds(runs: list[dict[str, Any]]) -> str:
+    seconds = [r["seconds"] for r in runs if "seconds" in r]
+    return f"{np.median(seconds):.1f}" if seconds else "failed"
 
 
 def _write(path: Path, results: list[dict[str, Any]]) -> None:

@@ -43,7 +43,7 @@ def demo(
     say("A network of nodes, each with a few rows of its own:")
     understood(task, settings, "each of " + ", ".join(demo_data.present()))
     runs = _fit_all(task, settings)
-    shown = next(name for name in demo_data.SHOWN if name in runs)
+    shown = demo_data.shown()
     _print_table(task, runs)
     content = write_run(folder, *runs[shown])
     say("")
@@ -52,38 +52,24 @@ def demo(
 
 
 def _fit_all(task: Any, settings: Any) -> dict[str, tuple]:
-    """Every network method, with the baselines fitted once."""
+    """Every network method; all are compared with the baselines of the one that is shown."""
     import dataclasses
 
     from fedmixtures.cli import demo_data
-    from fedmixtures.cli.session import baseline_scores, fit_watched
+    from fedmixtures.cli.session import baselines, fit_watched, scores_beside
     from fedmixtures.estimators.resolve import resolve_method
-    from fedmixtures.report.scores import Scores
 
-    runs: dict[str, tuple] = {}
-    own = None
+    fits = {}
     for name in demo_data.present():
         one = dataclasses.replace(settings, method=name)
         this = dataclasses.replace(task, method=resolve_method(name))
-        fitted = fit_watched(this, one)
-        if own is None:
-            own = baseline_scores(this, one, fitted)
-            scores, notes = own
-        else:
-            rows, nodes = task.table.rows[task.held], task.table.nodes[task.held]
-            new = fitted.model.score_samples(rows, nodes)
-            scores, notes = (
-                _with_network(own[0], Scores.of(task.labels, nodes, new, None, None)),
-                (),
-            )
-        runs[name] = (this, one, fitted, scores, notes)
-    return runs
-
-
-def _with_network(baseline: Any, other: Any) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(baseline, network=other.network)
+        fits[name] = this, one, fit_watched(this, one)
+    this, one, _ = fits[demo_data.shown()]
+    beside = baselines(this, one)
+    return {
+        name: (this, one, fitted, scores_beside(this, fitted, beside), beside.notes)
+        for name, (this, one, fitted) in fits.items()
+    }
 
 
 def _print_table(task: Any, runs: dict[str, tuple]) -> None:
@@ -93,8 +79,8 @@ def _print_table(task: Any, runs: dict[str, tuple]) -> None:
     from fedmixtures.metrics.summary import median_interval
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-    table.add_column("")
-    for head in ("median", "95% interval", "helped", "hurt", "sent per node"):
+    table.add_column("", no_wrap=True)
+    for head in ("median", "95% interval", "gained*", "lost*", "sent/node"):
         table.add_column(head, justify="right", no_wrap=True)
     first = next(iter(runs.values()))[3]
     rows: list[tuple[str, Any, Any, float | None]] = [("own data only", first.local, None, 0.0)]
@@ -115,3 +101,4 @@ def _print_table(task: Any, runs: dict[str, tuple]) -> None:
         )
     console.print("\nHeld-out log-likelihood per row, over nodes (higher is better):")
     console.print(table)
+    console.print("* nodes, beyond the noise of their own held-out rows")

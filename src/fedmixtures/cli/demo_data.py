@@ -23,6 +23,11 @@ def present() -> list[str]:
     return [name for name in METHODS if name in resolve.METHODS]
 
 
+def shown() -> str:
+    """The method its report is about."""
+    return next(name for name in SHOWN if name in resolve.METHODS)
+
+
 def build(data: str, seed: int) -> tuple[Task, FitSettings]:
     """Rows, network and settings of a built-in data set."""
     if data == "digits":

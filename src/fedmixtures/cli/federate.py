@@ -19,7 +19,7 @@ JOINING = {
     "init-hub": "Make the hub: a certificate authority and the hub's own kit.",
     "approve": "Sign the request of a site or a researcher, at the hub.",
     "join": "Join a federation: a request to the hub, then the kit from its answer.",
-    "trust": "Pin another site's public key.",
+    "trust": "Pin another site's or a researcher's public key.",
 }
 for _name, _line in JOINING.items():
     _home = f"fedmixtures.cli.federate_join:{_name.replace('-', '_')}"
@@ -65,7 +65,6 @@ def try_(
     features: str | None = None,
     rounds: int = 20,
     standardize: Annotated[bool, Parameter(negative="")] = False,
-    share_counts: Annotated[bool, Parameter(negative="")] = False,
     seed: int = 0,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation-try"),
 ) -> None:
@@ -97,8 +96,6 @@ def try_(
         Exchanges between sites.
     standardize
         Shift and scale features by their mean and deviation over all rows of the table.
-    share_counts
-        Let the sites tell their neighbours how many rows they have, as `trust` needs.
     seed
         Seeds everything random.
     out
@@ -113,7 +110,7 @@ def try_(
         alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,
     )  # fmt: skip
     with silos():
-        run_try(settings, n, out, share_counts)
+        run_try(settings, n, out)
 
 
 @federate.command
@@ -122,6 +119,7 @@ def submit(
     *,
     kit: Path,
     user: str,
+    key: Path = Path("site.key"),
     patience: float = 300.0,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation"),
 ) -> None:
@@ -134,7 +132,9 @@ def submit(
     kit
         The researcher's kit.
     user
-        The researcher's name in the kit.
+        The researcher's name in the kit and on the sites' rosters.
+    key
+        The researcher's private key, which signs the job.
     patience
         Seconds to wait for sites that are away before going on without them.
     out
@@ -142,18 +142,21 @@ def submit(
     """
     need_nvflare()
     from fedmixtures.cli.console import say
-    from fedmixtures.cli.federate_try import Shown
+    from fedmixtures.cli.federate_try import ConsoleListener
+    from fedmixtures.federation.job import SignedJob
     from fedmixtures.federation.job_file import read_job
     from fedmixtures.federation.nvflare.driver import Driver
+    from fedmixtures.federation.wire.sealing import SiteKey
 
     wanted = read_job(job)
+    signed = SignedJob.by(user, SiteKey.load(key), wanted)
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists. Choose another folder with --out.")
-    with silos(), closing(Driver(kit, user, Shown())) as driver:
-        watched = driver.fit(wanted, patience=patience)
+    with silos(), closing(Driver(kit, user, ConsoleListener())) as driver:
+        record = driver.fit(signed, patience=patience)
     out.mkdir(parents=True)
     (out / "job.json").write_text(wanted.to_json())
-    for site, frame in watched.results.items():
+    for site, frame in record.results.items():
         (out / f"{site}.fmx").write_bytes(frame)
     say(f"Done. Open what the sites released: fedmixtures federate collect {out}")
 
@@ -213,7 +216,8 @@ def collect(
     from fedmixtures.cli.console import say
     from fedmixtures.federation.job import Job
     from fedmixtures.federation.nvflare.driver import open_results
-    from fedmixtures.federation.wire.sealing import Roster, SiteKey
+    from fedmixtures.federation.wire.roster import Roster
+    from fedmixtures.federation.wire.sealing import SiteKey
 
     job = Job.from_plain(json.loads((folder / "job.json").read_text()))
     results = {path.stem: path.read_bytes() for path in folder.glob("*.fmx")}

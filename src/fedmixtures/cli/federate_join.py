@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -34,21 +34,38 @@ def init_hub(folder: Path, *, host: str, port: int = 8002) -> None:
     say(f"Start the hub: {kit}/startup/start.sh (it listens on port {port} of all interfaces)")
 
 
-def approve(request: Path, *, hub: Path) -> None:
+def approve(
+    request: Path,
+    *,
+    hub: Path,
+    name: str | None = None,
+    role: Literal["site", "researcher"] | None = None,
+) -> None:
     """Sign the request of a site or a researcher, at the hub.
+
+    Without `--name` and `--role` it shows what the request asks for, and signs nothing.
 
     Parameters
     ----------
     request
-        The zip that `federate join` has made. Compare the name in it with who sent it.
+        The zip that `federate join` has made.
     hub
         Folder of `federate init-hub`.
+    name
+        Name that the certificate is to be for: that of whoever sent the request.
+    role
+        site (holds rows) or researcher (submits jobs).
     """
     need_nvflare()
     from fedmixtures.cli.console import say
     from fedmixtures.federation.nvflare import enrol
 
-    say(f"Send back: {enrol.approve(hub, request)}")
+    asked_name, asked_role = enrol.read_request(request)
+    say(f"The request asks for a certificate of {asked_name!r} as a {asked_role}.")
+    if name is None or role is None:
+        say(f"Nothing is signed. If that is right, add: --name {asked_name} --role {asked_role}")
+        return
+    say(f"Send back: {enrol.approve(hub, request, name, role)}")
 
 
 def join(
@@ -116,24 +133,35 @@ def join(
     say(f"Check what this site allows: {kit}/local/fedmixtures.toml")
     pin = f"fedmixtures federate trust NAME KEY --roster {folder}/roster.toml"
     say(f"Pin the other sites' keys: {pin}")
+    say(f"and the researchers' (who may submit jobs): {pin} --researcher")
     say(f"Start the site: {kit}/startup/start.sh")
 
 
-def trust(name: str, key: str, *, roster: Path = Path("roster.toml")) -> None:
-    """Pin another site's public key: only pinned sites can send models here or receive ours.
+def trust(
+    name: str,
+    key: str,
+    *,
+    roster: Path = Path("roster.toml"),
+    researcher: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Pin another site's or a researcher's public key.
+
+    Only pinned sites can send models here or receive ours; only pinned researchers can sign jobs.
 
     Parameters
     ----------
     name
-        Name of the other site, or the name a job calls its collector by.
+        Name of the site or researcher.
     key
-        Its public key, 64 hexadecimal digits.
+        Its public key: 64 hexadecimal digits of a site, 128 of a researcher.
     roster
         This site's roster.
+    researcher
+        Pin a researcher.
     """
     need_nvflare()
     from fedmixtures.cli.console import say
-    from fedmixtures.federation.nvflare import enrol
+    from fedmixtures.federation.wire.roster import pin
 
-    mark = enrol.add_to_roster(roster, name, key)
+    mark = pin(roster, name, key, "researcher" if researcher else "site")
     say(f"Pinned. Compare by telephone with {name}: {mark}")

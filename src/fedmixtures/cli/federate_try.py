@@ -20,16 +20,15 @@ from fedmixtures.engine.solution import History, Status, Traffic
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.resolve import resolve_components
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.program import coupling_of, make_job, program_of, shares_counts
-from fedmixtures.federation.node.site import ALL_COUPLINGS
+from fedmixtures.federation.node.program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
 from fedmixtures.io.tables import Table, read_table
 from fedmixtures.mixture.mixture import Mixture
 
 
-class Shown:
-    """Tells on the console what the driver tells, once."""
+class ConsoleListener:
+    """Prints what the driver reports, each line once."""
 
     def __init__(self):
         self.began, self.last = time.monotonic(), ""
@@ -63,7 +62,7 @@ class Shown:
         return event
 
 
-def run_try(settings: FitSettings, n: int, out: Path, share_counts: bool = False) -> None:
+def run_try(settings: FitSettings, n: int, out: Path) -> None:
     """Check, provision, start, fit, stop, report."""
     table = read_table(settings.data, settings.nodes, settings.features) if settings.data else None
     if table is None:
@@ -72,19 +71,17 @@ def run_try(settings: FitSettings, n: int, out: Path, share_counts: bool = False
     table = dataclasses.replace(table, nodes=np.array([str(label) for label in table.nodes]))
     task = prepare(settings, table)
     job = job_of(task, settings)
-    limits = limits_for(job, share_counts)
     folder = RunFolder.create(out)
     understood(task, settings)
     rows, nodes = task.train
     own = {name: rows[nodes == name] for name in task.labels}
     say("Making certificates and keys; starting a hub and the sites.")
-    shown = Shown()
     home = folder.path / "federation"
-    machine = OneMachine(home, own, table.features, limits=limits, listener=shown)
+    machine = OneMachine(home, own, table.features, listener=ConsoleListener())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the sites are stopped too
     with machine:
-        watched = machine.fit(job, patience=60.0)
-        models = machine.collected(job, watched)
+        record = machine.fit(job, patience=60.0)
+        models = machine.collected(job, record)
     silent = [name for name in task.labels if models.get(name) is None]
     if silent:
         raise ValueError(
@@ -129,17 +126,6 @@ def job_of(task: Task, settings: FitSettings) -> Job:
         seed=settings.seed,
         collector=COLLECTOR,
     )
-
-
-def limits_for(job: Job, share_counts: bool) -> dict[str, Any]:
-    """What the sites allow: the couplings, and row counts where their owner says so."""
-    program = program_of(job)
-    if shares_counts(program) and not share_counts:
-        raise ValueError(
-            "this method tells neighbours how many rows a site has. Add --share-counts to allow it."
-        )
-    couplings = sorted({*ALL_COUPLINGS, coupling_of(program)})
-    return {"couplings": couplings, "share_counts": share_counts}
 
 
 def as_fitted(

@@ -184,8 +184,10 @@ def _work(folder: Any, task: Any, settings: Any, resume: bool = False) -> None:
     content = write_run(folder, task, settings, fitted, scores, notes)
     say("")
     say(content["headline"], "bold")
-    for name, words in (("local", "own data only"), ("network", "with neighbours")):
-        median = content["scores"]["medians"][name][0]
+    medians = content["scores"]["medians"]
+    network = "with neighbours" if medians["local"][0] is not None else "own data only"
+    for name, words in (("local", "own data only"), ("network", network)):
+        median = medians[name][0]
         if median is not None:
             say(f"  {words:<16} {median:9.3f}  median held-out log-likelihood per row")
     if fitted.model.status_ == "interrupted":

@@ -38,7 +38,13 @@ def build_app(asked: str | None = None) -> App:
 
     from fedmixtures import __version__
 
-    app = App(name="fedmixtures", help=HELP, version=__version__, help_format="markdown")
+    app = App(
+        name="fedmixtures",
+        help=HELP,
+        version=__version__,
+        help_format="markdown",
+        suppress_keyboard_interrupt=False,
+    )
     for name, line in COMMANDS.items():
         if importlib.util.find_spec(f"fedmixtures.cli.{name}") is not None:
             help_line = {} if name == asked else {"help": line}

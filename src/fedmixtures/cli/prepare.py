@@ -98,8 +98,6 @@ def prepare(settings: FitSettings, table: Table) -> Task:
     scale = Scale.of(table.rows[~held], settings.standardize)
     graph = read_graph(settings.graph, labels, settings.allow_isolated)
     train = NodeData.from_rows(scale.scaled(table.rows[~held]), table.nodes[~held])
-    if settings.k != "auto":
-        _check_rows(train, fewest)
     network = resolve.resolve_graph(graph, train)
     method.check([fewest[label] or 1 for label in labels], network)
     return Task(table, held, scale, network, method, components)
@@ -151,14 +149,6 @@ def hold_out(nodes: np.ndarray, settings: FitSettings, fewest: Mapping) -> np.nd
         spare = max(0, len(rows) - (fewest[_checks.plain(label)] or 1))
         held[own[spare:]] = False
     return held
-
-
-def _check_rows(train: NodeData, components: Mapping) -> None:
-    counts = {
-        label: len(np.unique(train.of(i)[0], axis=0)) if count < 4 * components[label] else count
-        for i, (label, count) in enumerate(zip(train.labels, train.counts.tolist(), strict=True))
-    }
-    _checks.enough_rows(counts, components)
 
 
 def _number(name: str, text: str) -> float:

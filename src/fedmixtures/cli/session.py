@@ -14,18 +14,16 @@ from fedmixtures.cli.settings import FitSettings
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import log_joint_rows
 from fedmixtures.engine.solution import FitWarning
+from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.io.checkpoint import read_checkpoint
 from fedmixtures.io.runs import CHECKPOINT, RunFolder
-from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.findings import Findings
 from fedmixtures.report.scores import Scores
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
-MANY_NODES = 200
-"""From this many nodes on, baselines are fitted all at once; same numbers up to rounding."""
 
 
 @dataclass
@@ -137,21 +135,50 @@ def fit_watched(
     return Fitted(model, scaled, watch, told)
 
 
+@dataclass(frozen=True)
+class Baselines:
+    """Log-density of every held-out row under what a fit is compared with; None if not fitted."""
+
+    own: np.ndarray | None = None
+    pooled: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+
 def baseline_scores(
     task: Task, settings: FitSettings, fitted: Fitted
 ) -> tuple[Scores, tuple[str, ...]]:
-    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed."""
+    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed.
+
+    Where nothing was sent, nobody listened: the fit itself is the one with own data only.
+    """
+    beside = baselines(task, settings, own=fitted.model.traffic_.total > 0)
+    return scores_beside(task, fitted, beside), beside.notes
+
+
+def baselines(task: Task, settings: FitSettings, own: bool = True) -> Baselines:
+    """Fit what there is to compare with, if any row was held out to compare on."""
+    if not task.held.any() or not has_likelihood(task.method):
+        return Baselines()
+    rows = task.train[0]
+    values = pooled = None
+    notes: tuple[str, ...] = ()
+    if own:
+        method = own_data_only(task.method, rows)
+        values, notes = _baseline(task, settings, method, "own data only")
+    if settings.pooled and not isinstance(task.components, dict):
+        method = all_rows_pooled(task.method, rows)
+        pooled, more = _baseline(task, settings, method, "all rows pooled")
+        notes += more
+    return Baselines(values, pooled, notes)
+
+
+def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
+    """The fit's own held-out log-likelihood beside those."""
     rows, nodes = task.table.rows[task.held], task.table.nodes[task.held]
     if not len(rows) or not has_likelihood(task.method):
-        nothing = np.zeros(0)
-        return Scores.of(task.labels, nodes[:0], nothing, None, None), ()
-    own, notes = _baseline(task, settings, "local")
-    pooled = None
-    if settings.pooled and not isinstance(task.components, dict):
-        pooled, more = _baseline(task, settings, "centralized")
-        notes += more
+        return Scores.of(task.labels, nodes[:0], np.zeros(0), None, None)
     network = fitted.model.score_samples(rows, nodes)
-    return Scores.of(task.labels, nodes, network, own, pooled), notes
+    return Scores.of(task.labels, nodes, network, beside.own, beside.pooled)
 
 
 def has_likelihood(method: Any) -> bool:
@@ -159,10 +186,10 @@ def has_likelihood(method: Any) -> bool:
     return bool(getattr(method, "has_likelihood", True))
 
 
-def _baseline(task: Task, settings: FitSettings, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _baseline(
+    task: Task, settings: FitSettings, method: Any, words: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Log-density of the held-out rows under another method's mixtures."""
-    many = len(task.labels) >= MANY_NODES and name == "local"
-    words = {"local": "own data only", "centralized": "all rows pooled"}[name]
     with (
         console.status(f"for comparison: {words}"),
         warnings.catch_warnings(record=True) as caught,
@@ -170,7 +197,9 @@ def _baseline(task: Task, settings: FitSettings, name: str) -> tuple[np.ndarray,
         warnings.simplefilter("always", FitWarning)
         model = NetworkGaussianMixture(
             task.components,
-            method=Local(engine="jax") if many else name,
+            graph=task.network,
+            method=method,
+            n_rounds=settings.rounds,
             random_state=settings.seed,
         )
         rows, nodes = task.train
@@ -197,6 +226,7 @@ def findings(
         snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
         held_out=fitted.watch.held_out,
         certificate=model.certificate_,
+        converged=model.converged_,
         traffic=model.traffic_,
         trust=getattr(model, "trust_", None),
         settings=shown_settings(settings, model),

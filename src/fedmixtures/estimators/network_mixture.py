@@ -22,6 +22,7 @@ from fedmixtures.estimators.align import aligned_orders
 from fedmixtures.estimators.devices import resolve_devices
 from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.scoring import NodeScores
+from fedmixtures.estimators.tables import warn_constant
 from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
 from fedmixtures.mixture.mixture import Mixture
 
@@ -164,13 +165,16 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         del y
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
+        warn_constant(data, getattr(self, "feature_names_in_", None))
         components = resolve.resolve_components(self.n_components, data.labels)
         options = self._options(resume)
         network = resolve.resolve_graph(self.graph, data)
         method = resolve.resolve_method(self.method)
         method.check(components, network)
         method = method.bounded(data, components)
-        theta = resolve.starting_mixtures(self.init, data, components, options.seed, method)
+        components, theta = resolve.start_of(
+            self.init, data, components, options.seed, method, network
+        )
         solution = solve(method, data, network, theta, options, components)
         self._labelled = labels is not None
         self.network_ = network

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FILE_NAME = "model.safetensors"
+BROKEN = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What a header that somebody else wrote may lead to."""
 NOT_STORED = ("graph", "on_round", "init", "checkpoint", "devices", "keep_interrupted")
 """Parameters that are not settings: the graph is stored as edges, the rest belongs to a session."""
 
@@ -60,15 +70,30 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
 
 def load(path: str | Path) -> NetworkGaussianMixture:
     """Read a fitted model from a file, or from the `model.safetensors` of a folder."""
-    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
-
     path = Path(path)
-    arrays, header = read_arrays(path / FILE_NAME if path.is_dir() else path, "model")
-    if header["format"] > FORMAT:
+    path = path / FILE_NAME if path.is_dir() else path
+    arrays, header = read_arrays(path, "model")
+    written = header.get("format")
+    if isinstance(written, int) and written > FORMAT:
         raise ValueError(
-            f"{str(path)!r} was written by fedmixtures {header['version']} in a newer format. "
+            f"{str(path)!r} was written by fedmixtures {header.get('version')} in a newer format. "
             "Update fedmixtures to read it."
         )
+    try:
+        return _model_of(arrays, header)
+    except BROKEN as error:
+        raise ValueError(
+            f"{str(path)!r} does not hold a whole fedmixtures model: its header does not fit its "
+            f"arrays ({type(error).__name__}: {error}). Save the model again."
+        ) from None
+
+
+def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkGaussianMixture:
+    """The model of a file that was written whole; anything may be raised for others."""
+    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+
+    if header["format"] != FORMAT:
+        raise ValueError(f"format {header['format']!r}")
     model = NetworkGaussianMixture(**_params(header["params"]))
     labels = tuple(decode(header["labels"], {}))
     network = Network(labels, arrays["source"], arrays["target"], arrays["edge_weight"])
@@ -78,6 +103,10 @@ def load(path: str | Path) -> NetworkGaussianMixture:
     if names is not None:
         model.feature_names_in_ = names.astype(object)
     model.n_features_in_ = arrays["means"].shape[-1]
+    if len(arrays["weights"]) != len(labels):
+        raise ValueError(f"{len(labels)} labels for {len(arrays['weights'])} mixtures")
+    if names is not None and len(names) != model.n_features_in_:
+        raise ValueError(f"{len(names)} feature names for {model.n_features_in_} features")
     stored = {f.name: f"history.{f.name}" for f in dataclasses.fields(History)}
     history = {name: arrays[key] for name, key in stored.items() if key in arrays}
     model._adopt(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedmixtures import _checks
@@ -49,6 +50,9 @@ METHODS: dict[str, Callable[[], Method]] = {
     "trust": TrustThenPool,
 }
 """What the strings of the `method` slot stand for."""
+
+MOST_LOOKED_AT = 5_000_000
+"""Rows in which repeated ones are looked for where a node has many more than components."""
 
 STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
 
@@ -95,6 +99,53 @@ def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int
     return [int(n_components[label]) for label in labels]
 
 
+def affordable(n_components: list[int], data: NodeData) -> list[int]:
+    """At most as many components as a node has distinct rows; a warning where that is fewer."""
+    wanted = np.asarray(n_components)
+    least = np.minimum(data.counts, wanted)
+    # Among its first rows a node nearly always has enough; only the others are looked at wholly.
+    few = np.flatnonzero(data.counts < 4 * wanted)
+    many = np.flatnonzero(data.counts >= 4 * wanted)
+    if len(many) * 4 * wanted.max() <= MOST_LOOKED_AT:
+        first = data.offsets[many, None] + np.minimum(
+            np.arange(4 * wanted.max()), data.counts[many, None] - 1
+        )
+        sorted_ = np.sort(data.rows[first, 0], axis=1)
+        values = 1 + (np.diff(sorted_, axis=1) != 0).sum(1)
+        few = np.concatenate([few, many[values < wanted[many]]])
+    for i in few.tolist():
+        least[i] = min(wanted[i], len(np.unique(data.of(i)[0], axis=0)))
+    capped = np.flatnonzero(least < wanted)
+    if len(capped):
+        names = _checks.listed(data.labels[i] for i in capped)
+        warnings.warn(
+            f"node {names} has fewer distinct rows than n_components and gets one component per "
+            "row. Lower n_components, or merge such a node with a neighbour.",
+            FitWarning,
+            stacklevel=3,
+        )
+    return least.tolist()
+
+
+def filled(theta: Mixture, n_components: list[int]) -> Mixture:
+    """The same densities with so many components: the heaviest ones stand twice, at half weight.
+
+    For methods that match components one to one, which a node with few rows must have enough of.
+    """
+    found = []
+    for i, k in enumerate(n_components):
+        own = theta.at(i).trimmed()
+        while own.n_components < k:
+            heaviest = int(own.weights.argmax())
+            order = [*range(own.n_components), heaviest]
+            own = jax.tree.map(lambda part, order=order: part[order], own)
+            weights = own.weights.copy()
+            weights[[heaviest, -1]] /= 2
+            own = Mixture(weights, own.means, own.covariances)
+        found.append(own)
+    return Mixture.stack(found)
+
+
 def resolve_graph(graph: Any, data: NodeData) -> Network:
     """The network on exactly the nodes that hold rows."""
     if isinstance(graph, str) and graph.split(":")[0] == "knn":
@@ -125,6 +176,21 @@ def trust_of(method: Method, solution: Solution, network: Network) -> Trust | No
     ends = network.source, network.target
     told = solution.account
     return Trust.of(solution.labels, ends, told.nodes, told.edges, method.caution)
+
+
+def start_of(
+    init: Any, data: NodeData, n_components: list[int], seed: int, method: Method, network: Network
+) -> tuple[list[int], Mixture | None]:
+    """Components of every node, no more than its rows can bear, and where it starts."""
+    if isinstance(init, Mapping):
+        return n_components, starting_mixtures(init, data, n_components, seed, method)
+    capped = affordable(n_components, data)
+    theta = starting_mixtures(init, data, capped, seed, method)
+    try:
+        method.check(capped, network)
+    except ValueError:  # one number for all nodes
+        return n_components, None if theta is None else filled(theta, n_components)
+    return capped, theta
 
 
 def starting_mixtures(

@@ -15,7 +15,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import log_joint_rows
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
-from fedmixtures.estimators.tables import check_finite, split_nodes
+from fedmixtures.estimators.tables import check_finite, split_nodes, text_column
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.mixture.mixture import Mixture
 
@@ -31,11 +31,17 @@ class NodeScores:
 
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
         """Validated rows and their labels (None if there are none)."""
-        X, labels = split_nodes(X, nodes)
+        given, labels = split_nodes(X, nodes)
         options = {"ensure_min_samples": 2} if reset else {}
-        X = validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite=False, **options
-        )
+        try:
+            X = validate_data(
+                self, given, reset=reset, dtype=np.float64, ensure_all_finite=False, **options
+            )
+        except (ValueError, TypeError) as error:
+            named = text_column(given)
+            if not named:
+                raise
+            raise ValueError(named) from error
         check_finite(X, labels, getattr(self, "feature_names_in_", None))
         return X, labels
 

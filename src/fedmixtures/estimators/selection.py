@@ -18,8 +18,11 @@ from fedmixtures.estimators import resolve
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.compared.baselines import Local
+from fedmixtures.metrics.likelihood import node_means
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)
+"""Tried one by one while the largest so far is the best."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,11 @@ class AlphaSelection:
     errors: np.ndarray
     """Standard error over nodes."""
 
+    @property
+    def at_edge(self) -> bool:
+        """Whether the largest value tried is the best, so that a larger one might be better."""
+        return self.alpha == max(self.alphas) > 0
+
 
 def select_alpha(
     X: np.ndarray,
@@ -41,7 +49,7 @@ def select_alpha(
     graph: Any,
     n_components: int | Mapping[Label, int],
     method: Any = "gtv-mmd",
-    alphas: Sequence[float] = ALPHAS,
+    alphas: Sequence[float] | None = None,
     n_folds: int = 3,
     n_rounds: int = 40,
     random_state: int = 0,
@@ -58,7 +66,8 @@ def select_alpha(
     X, nodes, graph, n_components, method, n_rounds, random_state
         As for `NetworkGaussianMixture`; `method` must have an `alpha`.
     alphas
-        Values to try; of equally good ones the smallest is taken.
+        Values to try; of equally good ones the smallest is taken. None begins with 0 to 3 and goes
+        on, each time about three times as far, while the largest is the best.
     n_folds
         Parts the rows of a node are dealt into.
     on_fit
@@ -71,33 +80,43 @@ def select_alpha(
     X, nodes = np.asarray(X, dtype=np.float64), np.asarray(nodes)
     network = resolve.resolve_graph(graph, NodeData.from_rows(X, nodes))
     fold = folds(nodes, n_folds, random_state, n_components)
-    table = np.full((len(alphas), network.n_nodes), 0.0)
-    seen = np.zeros(network.n_nodes)
-    for f in range(n_folds):
-        out = fold == f
-        data = NodeData.from_rows(X[out], nodes[out])
-        places = np.array([network.position(label) for label in data.labels])
-        seen[places] += data.counts
-        for a, alpha in enumerate(alphas):
+
+    def held_out(alpha: float) -> np.ndarray:
+        """Log-likelihood of every row by the fit that has not seen it; NaN where all saw it."""
+        values = np.full(len(X), np.nan)
+        model = NetworkGaussianMixture(
+            n_components,
+            graph=network,
+            method=replace(program, alpha=alpha),
+            n_rounds=n_rounds,
+            random_state=random_state,
+        )
+        for f in range(n_folds):
             if on_fit is not None:
                 on_fit(alpha, f)
-            model = NetworkGaussianMixture(
-                n_components,
-                graph=network,
-                method=replace(program, alpha=float(alpha)),
-                n_rounds=n_rounds,
-                random_state=random_state,
-            )
+            out = fold == f
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)  # a bad alpha is what we look for
                 model.fit(X[~out], nodes=nodes[~out])
-            values = model.score_samples(X[out], nodes[out])[data.source_index]
-            table[a, places] += np.add.reduceat(values, data.offsets[:-1])
-    table = table[:, seen > 0] / seen[seen > 0]
+            values[out] = model.score_samples(X[out], nodes[out])
+        return values
+
+    tried: list[float] = []
+    rows: list[np.ndarray] = []
+    more = list(LARGER_ALPHAS) if alphas is None else []
+    waiting = [float(alpha) for alpha in (ALPHAS if alphas is None else alphas)]
+    scored = fold >= 0
+    while waiting:
+        tried.append(waiting.pop(0))
+        means = node_means(held_out(tried[-1])[scored], nodes[scored])
+        rows.append(np.array(list(means.values())))
+        best = first_greatest(np.array([row.mean() for row in rows]), scale=1.0)
+        if not waiting and best == len(tried) - 1 and more:
+            waiting.append(more.pop(0))
+    table = np.array(rows)
     scores = table.mean(1)
     errors = table.std(1, ddof=1) / np.sqrt(table.shape[1]) if table.shape[1] > 1 else 0 * scores
-    best = float(alphas[first_greatest(scores, scale=1.0)])
-    return AlphaSelection(best, tuple(alphas), scores, errors)
+    return AlphaSelection(tried[best], tuple(tried), scores, errors)
 
 
 def folds(nodes: np.ndarray, n_folds: int, seed: int, n_components: Any) -> np.ndarray:

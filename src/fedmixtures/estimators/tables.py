@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.solution import FitWarning
 
 
 def split_nodes(X: Any, nodes: Any) -> tuple[Any, Any]:
@@ -46,6 +49,58 @@ def _labels(nodes: Any) -> np.ndarray:
             array[:] = nodes
             return array
     return np.asarray(nodes)
+
+
+def text_column(X: Any) -> str:
+    """Name the first column that holds no numbers, with what it holds; empty if there is none."""
+    import narwhals as nw
+
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        columns = {name: frame[name].to_list() for name in frame.columns}
+    elif isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS":
+        columns = dict(enumerate(X.T.tolist()))
+    else:
+        return ""
+    for name, cells in columns.items():
+        for row, cell in enumerate(cells):
+            if isinstance(cell, (str, bytes)) and not _is_number(cell):
+                return (
+                    f"column {name!r} of X holds the text {cell!r} at row {row}. Features must be "
+                    "numbers: encode the column or leave it out."
+                )
+    return ""
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def warn_constant(data: NodeData, columns: Any) -> None:
+    """Warn of columns that have one value everywhere, or one at every row of some node."""
+    low = np.minimum.reduceat(data.rows, data.offsets[:-1])
+    high = np.maximum.reduceat(data.rows, data.offsets[:-1])
+    name = lambda c: repr(_checks.plain(columns[c])) if columns is not None else str(c)
+    everywhere = low.min(0) == high.max(0)
+    at_node = (low == high) & (data.counts > 1)[:, None] & ~everywhere
+    found = [f"column {name(c)} is {low[0, c]:g} in every row" for c in np.flatnonzero(everywhere)]
+    found += [
+        f"column {name(c)} has a single value at node "
+        + _checks.listed(data.labels[i] for i in np.flatnonzero(at_node[:, c]))
+        for c in np.flatnonzero(at_node.any(0))
+    ]
+    if found and len(data.rows) > 1:
+        more = f" (and {len(found) - 5} more such columns)" if len(found) > 5 else ""
+        warnings.warn(
+            f"{'; '.join(found[:5])}{more}: it cannot tell rows apart there, and densities are as "
+            "high as the smallest variance allows. Leave such columns out, or raise the ridge.",
+            FitWarning,
+            stacklevel=3,
+        )
 
 
 def check_finite(X: np.ndarray, nodes: Any, columns: Any) -> None:

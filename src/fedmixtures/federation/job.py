@@ -1,7 +1,8 @@
 """What a federation is asked to do, as plain JSON: read by every site, by the hub, by the driver.
 
 The key of a job is a digest of all of it. Boxes are sealed under that key, so that sites which were
-told different things cannot read each other. This module needs no JAX: the hub uses it.
+given different jobs cannot read each other. A researcher signs the whole job: method, rounds,
+features, units, seed, start, neighbours. This module needs no JAX: the hub uses it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmixtures.federation.wire.sealing import SiteKey
 
 FORMAT = 1
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -21,7 +25,7 @@ MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
 
 
 class JobError(ValueError):
-    """A job that makes no sense."""
+    """A job that makes no sense, or that nobody known has signed."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,14 @@ class Job:
     def sites(self) -> tuple[str, ...]:
         """Names of the sites, sorted."""
         return tuple(sorted(self.n_components))
+
+    @property
+    def releases(self) -> int:
+        """Models that leave a site at most.
+
+        One before the first round, one after each, the last once more if there is a collector.
+        """
+        return self.n_rounds + 1 + (self.collector is not None)
 
     @property
     def most_components(self) -> int:
@@ -106,6 +118,42 @@ class Job:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise JobError(f"the job is incomplete or malformed: {str(error)[:200]}") from None
+
+
+@dataclass(frozen=True)
+class SignedJob:
+    """A job with its researcher's signature on all of it."""
+
+    job: Job
+    signer: str
+    signature: str
+
+    @classmethod
+    def by(cls, signer: str, key: SiteKey, job: Job) -> SignedJob:
+        """The job signed in the name of `signer`."""
+        return cls(job, signer, key.sign(_to_sign(signer, job)))
+
+    @property
+    def content(self) -> bytes:
+        """What the signature is of."""
+        return _to_sign(self.signer, self.job)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Entries of a request that shows this job to a site."""
+        plain = json.loads(self.job.to_json())
+        return {"job": plain, "signer": self.signer, "signature": self.signature}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> SignedJob:
+        """The signed job of a request; whose signature it is has not been looked at."""
+        signer, signature = plain.get("signer"), plain.get("signature")
+        if not isinstance(signer, str) or not isinstance(signature, str):
+            raise JobError("the job is not signed: a researcher on the sites' rosters must sign it")
+        return cls(Job.from_plain(plain.get("job")), signer, signature)
+
+
+def _to_sign(signer: str, job: Job) -> bytes:
+    return b"fedmixtures job v1" + json.dumps([signer, job.to_json()]).encode()
 
 
 def _check(job: Job) -> None:

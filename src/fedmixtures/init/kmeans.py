@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BATCHED_FROM = 200
 """Nodes from which on compiling the batched program pays."""
+APART = 1e-8
+"""How far rows are moved, in standard deviations of a feature."""
 
 
 @dataclass(frozen=True)
@@ -79,26 +81,39 @@ class KMeansStart:
         if k == 1:
             cluster = np.zeros(len(rows), dtype=int)
         else:
-            cluster = tightest_clustering(rows, weights, k, self.n_init, seed).labels_
+            cluster = tightest_clustering(rows, weights, k, self.n_init, seed)
         return clustered_mixture(rows, weights, cluster, k, ridge)
 
 
 def tightest_clustering(
     rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
-) -> KMeans:
-    """The tightest of `n_init` clusterings by scikit-learn, the first of equals.
+) -> np.ndarray:
+    """The cluster of every row in the tightest of `n_init` clusterings, the first of equals.
 
     The restarts are those of ``KMeans(k, n_init=n_init)``, which would let rounding decide between
     different clusterings that are equally tight.
     """
+    tried = list(clusterings(rows, weights, k, n_init, seed))
+    return tried[first_least(np.array([found.inertia_ for found in tried]))].labels_
+
+
+def clusterings(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
+) -> Iterator[KMeans]:
+    """One clustering by scikit-learn after the other, from one random stream.
+
+    scikit-learn compares distances as they come. So that no two are equal, every row is moved by a
+    fixed random share of the spread, far too little to matter and far more than rounding.
+    """
     import sklearn
     from sklearn.cluster import KMeans
 
-    stream = np.random.RandomState(seed)
-    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        settings: dict = {"n_init": 1, "random_state": stream}
-        tried = [KMeans(k, **settings).fit(rows, sample_weight=weights) for _ in range(n_init)]
-    return tried[first_least(np.array([found.inertia_ for found in tried]))]
+    moves = np.random.default_rng(0).uniform(-1, 1, rows.shape)
+    moved = rows + APART * rows.std(axis=0) * moves
+    settings: dict = {"n_init": 1, "random_state": np.random.RandomState(seed)}
+    for _ in range(n_init):
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+            yield KMeans(k, **settings).fit(moved, sample_weight=weights)
 
 
 def clustered_mixture(

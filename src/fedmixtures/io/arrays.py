@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedmixtures.io.durable import write_durably
 
 HEADER = "fedmixtures"
 
@@ -19,12 +20,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Any
 
     path = Path(path)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        scratch.write_bytes(save(contiguous, {HEADER: json.dumps(header)}))
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_durably(path, save(contiguous, {HEADER: json.dumps(header)}))
     return path
 
 
@@ -39,7 +35,7 @@ def read_arrays(path: str | Path, kind: str) -> tuple[dict[str, np.ndarray], Any
         with safe_open(str(path), framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get(HEADER, "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is no safetensors file or is damaged: {error}") from None
     if not isinstance(header, dict) or header.get("kind") != kind:
         found = header.get("kind") if isinstance(header, dict) else "an unknown kind"

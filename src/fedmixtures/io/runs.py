@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from fedmixtures.io.arrays import read_arrays, write_arrays
+from fedmixtures.io.durable import write_durably
 from fedmixtures.mixture.mixture import Mixture
 
 CONFIG = "config.toml"
@@ -108,12 +110,7 @@ class RunFolder:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file that is either the old one or the whole new one."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        scratch.write_text(text, encoding="utf-8")
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_durably(path, text.encode())
 
 
 def write_assignments(
@@ -145,31 +142,18 @@ def write_assignments(
 
 def to_toml(settings: Mapping[str, Any]) -> str:
     """Plain settings as TOML: values first, then one table per mapping; None is left out."""
-    values = {k: v for k, v in settings.items() if v is not None and not isinstance(v, Mapping)}
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in values.items()]
-    for name, table in settings.items():
-        if isinstance(table, Mapping):
-            inner = [f"{_key(k)} = {_value(v)}" for k, v in table.items() if v is not None]
-            lines += ["", f"[{_key(name)}]", *inner]
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps(_plain(settings))
 
 
-def _value(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    """What TOML knows: no None, no NumPy numbers, keys that are strings."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False)  # TOML's basic strings are JSON's
-
-
-def _key(key: Any) -> str:
-    text = str(key)
-    bare = text.isascii() and text.replace("_", "").replace("-", "").isalnum()
-    return text if bare else json.dumps(text, ensure_ascii=False)
+    return value if isinstance(value, (bool, int, float)) else str(value)
 
 
 def _unwritable(path: Path, error: Any) -> str:

@@ -132,6 +132,7 @@ def _history(found: Findings) -> dict[str, Any]:
     history = found.history
     held = found.held_out
     return {
+        "converged": bool(found.converged),
         "descends": bool(getattr(found.method, "descends", True)),
         "round": list(range(len(history))),
         "objective": _numbers(history.objective),
@@ -192,7 +193,8 @@ def _traffic(found: Findings) -> dict[str, Any]:
         "most": int(max(sent, default=0)),
         "rounds": len(found.history) - 1,
         "moves_rows": bool(getattr(program, "moves_rows", False)),
-        "recipients": str(getattr(program, "recipients", "neighbours")),
+        "recipients": str(getattr(traffic, "recipients", "neighbours")),
+        "simulated": bool(getattr(traffic, "simulated", True)),
         "rows_bytes": int(8 * found.data.rows.size),
     }
 

@@ -31,6 +31,7 @@ class Findings:
     held_out: Mapping[int, float] = field(default_factory=dict)
     """Mean held-out log-likelihood by round."""
     certificate: Certificate | None = None
+    converged: bool = False
     traffic: Any = None
     trust: Any = None
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""

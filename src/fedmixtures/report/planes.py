@@ -14,6 +14,8 @@ from fedmixtures.mixture.mixture import Mixture
 
 FEWEST_ROWS = 10
 """A node with fewer rows shows no density: a bump would all but show the row."""
+FEWEST_TOGETHER = 5
+"""Rows with fewer than this many, themselves included, in their window leave no trace."""
 MEAN_UNIT, UNIT = 10_000, 32_767
 """What 16-bit numbers count: means in 1/10000 of the frame, the rest in 1/32767."""
 
@@ -112,9 +114,11 @@ def pack_components(theta: Mixture, plane: Plane) -> np.ndarray:
 def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
     """Smoothed density of every node's rows on a grid, 0 to 255; zero where rows are too few.
 
-    Counts per cell, blurred with the width of Scott's rule for the node's number of rows.
+    Counts per cell, blurred with the width of Scott's rule for the node's number of rows. Cells
+    with too few rows in the window around them, as wide as the blur, are emptied first: a lone row
+    would be a bump that shows where it lies.
     """
-    from scipy.ndimage import gaussian_filter
+    from scipy.ndimage import gaussian_filter, uniform_filter
 
     place = (data.rows @ plane.axes.T - plane.low) / plane.span * grid
     flat = not plane.axes[1].any()
@@ -129,6 +133,10 @@ def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
         image, _, _ = np.histogram2d(own[:, 1], own[:, 0], bins=grid, range=[[0, grid]] * 2)
         if flat:
             image[:] = image.sum(0)
+        window = 2 * np.ceil(width[::-1]).astype(int) + 1
+        window = (1 if flat else window[0], window[1])
+        near = uniform_filter(image, window, mode="constant") * np.prod(window)
+        image = np.where(np.rint(near) >= FEWEST_TOGETHER, image, 0.0)
         image = gaussian_filter(image, (0 if flat else width[1], width[0]), mode="constant")
         images[i] = np.rint(255 * image / max(image.max(), 1e-300))
     return images

@@ -9,24 +9,45 @@ from typing import Any
 def headline(content: dict[str, Any]) -> str:
     """The answer to the one question of the page."""
     scores, n = content["scores"], content["shape"]["nodes"]
+    if n == 1:
+        return "A mixture of one node's rows."
+    if not listened(content):
+        return f"One mixture for each of {n:,} nodes. Nobody listened to anybody."
     if not scores["known"]:
-        return f"One mixture for each of {n:,} nodes." if n > 1 else "A mixture of one node's rows."
+        return f"One mixture for each of {n:,} nodes."
     gained, compared = scores["gained"], scores["compared"]
+    whom = "the others" if content["traffic"]["recipients"] == "hub" else "neighbours"
     of = f"{compared:,} node{'s' * (compared != 1)}"
     _, low, high = scores["gain"]
     if low is not None and low > 0:
         share = f"all {of}" if gained == compared else f"{gained:,} of {of}"
-        return f"Listening to neighbours helped: {share} gained."
+        clear = scores["helped"]
+        noise = "" if clear == gained else f", {clear or 'none'} of them beyond noise"
+        return f"Listening to {whom} helped: {share} gained{noise}."
     if high is not None and high < 0:
         lost = compared - gained
         share = f"all {of}" if lost == compared else f"{lost:,} of {of}"
-        return f"Listening to neighbours hurt: {share} lost."
-    return f"Listening to neighbours made no clear difference: {gained:,} of {of} gained."
+        return f"Listening to {whom} hurt: {share} lost."
+    return f"Listening to {whom} made no clear difference: {gained:,} of {of} gained."
+
+
+def listened(content: dict[str, Any]) -> bool:
+    """Whether any node used anything of another."""
+    return content["traffic"]["total"] > 0 and content["edges"]["n_trusted"] != 0
 
 
 def story(content: dict[str, Any]) -> str:
     """The headline in numbers."""
     scores = content["scores"]
+    if not listened(content):
+        why = (
+            "No node found a neighbour it could trust"
+            if content["edges"]["n_trusted"] == 0 and content["shape"]["edges"]
+            else "There was no graph"
+            if not content["shape"]["edges"]
+            else "The method sends nothing"
+        )
+        return f"{why}, so every node learned from its own rows alone."
     if not scores["known"]:
         return (
             "No rows were held out, or there was nothing to compare with, so this page cannot say "

@@ -1,9 +1,10 @@
-r"""The release gate: a component leaves a node only if enough of the node's rows stand behind it.
+r"""The release gate: a component leaves a node only if enough people stand behind it.
 
 A component's effective count is the sum of its responsibilities for the node's own rows under the
-model that would be sent. It may leave if that count is at least $\max(11, 5d)$, or below one half:
-then it carries no own row. Any other component is merged into its nearest one first (smallest MMD
-of the two Gaussians, weight, mean and covariance of the pair kept).
+model that would be sent; where the site names a person column, that of the people they belong to.
+It may leave if that count is at least $\max(11, 5d)$, or below one half: then it carries no own
+row. Any other component is merged into its nearest one first (smallest MMD of the two Gaussians;
+weight, mean and covariance of the pair are kept).
 """
 
 from __future__ import annotations
@@ -17,10 +18,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._ties import clearly_less, first_least
-from fedmixtures._types import Array
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
-from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import NodeRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -34,15 +32,50 @@ class GateRefusal(ValueError):
 
 
 @dataclass(frozen=True)
+class Support:
+    """What can stand behind a component: a node's rows and, where known, whose they are."""
+
+    rows: np.ndarray
+    people: np.ndarray | None = None
+    """A number from 0 for each row, the same for rows of one person."""
+
+    @property
+    def count(self) -> int:
+        """People, or rows where no person is named."""
+        return len(self.rows) if self.people is None else int(self.people.max()) + 1
+
+    def counts(self, mixture: Mixture) -> np.ndarray:
+        r"""Effective count of every component.
+
+        With $s_p$ the responsibilities of person p's rows together: $\sum_p \min(1, s_p)$, and no
+        more than $(\sum_p s_p)^2 / \sum_p s_p^2$, so that nobody's many rows pass for many people.
+        With one row for each person this is the sum of responsibilities.
+        """
+        shares = mixture.responsibilities(self.rows)
+        if self.people is None:
+            return shares.sum(axis=0)
+        sums = np.zeros((self.count, shares.shape[1]))
+        np.add.at(sums, self.people, shares)
+        squares = np.square(sums).sum(axis=0)
+        spread = np.square(sums.sum(axis=0)) / np.where(squares > 0, squares, 1.0)
+        return np.minimum(np.minimum(sums, 1.0).sum(axis=0), spread)
+
+
+@dataclass(frozen=True)
 class Gate:
-    """How many rows a released component needs: `min_count`, or `per_feature` times d if more."""
+    """How many people or rows a released component needs, and how finely it is told."""
 
     min_count: int = 11
     per_feature: int = 5
+    """The count needed is `min_count`, or this times the number of features if more."""
+    rounding: float = 0.1
+    """Released numbers are rounded to this fraction of their standard error; 0 for not at all."""
 
     def __post_init__(self):
         _checks.whole("min_count", self.min_count, minimum=0)
         _checks.whole("per_feature", self.per_feature, minimum=0)
+        if not 0 <= self.rounding <= 1:
+            raise ValueError(f"`rounding` is {self.rounding!r}. Give a fraction from 0 to 1.")
 
     def threshold(self, n_features: int) -> int:
         """The effective count a component needs."""
@@ -52,25 +85,18 @@ class Gate:
         """Which components may not leave."""
         return ~clearly_less(counts, NO_ROW) & clearly_less(counts, self.threshold(n_features))
 
-    def passes(self, mixture: Mixture, data: NodeRows) -> bool:
-        """Whether every component may leave as it is."""
-        counts = effective_counts(mixture, data)
-        return not self.too_small(counts, mixture.n_features).any()
-
-    def released(
-        self, mixture: Mixture, data: NodeRows, feasible: FeasibleSet, *, may_merge: bool
+    def merged(
+        self, mixture: Mixture, support: Support, feasible: FeasibleSet, *, may_merge: bool
     ) -> tuple[Mixture | None, int]:
         """What may leave of one mixture (NumPy), and how many components were merged away.
 
-        None: the node holds too few rows for any component and only listens. `data` is the block
-        of one that holds the node's rows.
+        None: the node holds too few rows for any component and only listens.
         """
-        n_rows = int((np.asarray(data.row_weights) > 0).sum())
-        if n_rows < self.threshold(mixture.n_features):
+        if support.count < self.threshold(mixture.n_features):
             return None, 0
         merged = 0
         while True:
-            counts = effective_counts(mixture, data)
+            counts = support.counts(mixture)
             small = np.flatnonzero(self.too_small(counts, mixture.n_features))
             if not len(small):
                 return mixture, merged
@@ -79,20 +105,10 @@ class Gate:
                     "a component of the model rests on too few rows to leave this site, and the "
                     "coupling needs all components. Use MMD or KL, fewer components, or more rows."
                 )
+            if (np.asarray(mixture.weights) > 0).sum() == 1:
+                return None, merged
             mixture = merge_nearest(mixture, int(small[first_least(counts[small])]), feasible)
             merged += 1
-
-
-def effective_counts(mixture: Mixture, data: NodeRows) -> np.ndarray:
-    """Sum over the node's rows of each component's responsibility; a row counts as one."""
-    with double():
-        leading = jax.tree.map(lambda part: jnp.asarray(part)[None], mixture)
-        return np.asarray(_masses(leading, data))[0]
-
-
-@eqx.filter_jit
-def _masses(mixture: Mixture, data: NodeRows) -> Array:
-    return statistics(mixture, data.rows, jnp.where(data.row_weights > 0, 1.0, 0.0)).mass
 
 
 def merge_nearest(mixture: Mixture, small: int, feasible: FeasibleSet) -> Mixture:
@@ -112,9 +128,14 @@ def merge_nearest(mixture: Mixture, small: int, feasible: FeasibleSet) -> Mixtur
     # What stays behind in the empty place must not tell what stood there.
     weights[small], means[small] = 0.0, 0.0
     covariances[small] = np.eye(mixture.n_features)
-    with double():  # two distant components may make a wider one than the set allows
-        whole = jax.tree.map(jnp.asarray, Mixture(weights, means, covariances))
-        return _projected(feasible, whole).to_numpy()
+    # Two distant components may make a wider one than the set allows.
+    return projected(Mixture(weights, means, covariances), feasible)
+
+
+def projected(mixture: Mixture, feasible: FeasibleSet) -> Mixture:
+    """The nearest mixture of the feasible set (NumPy)."""
+    with double():
+        return _projected(feasible, jax.tree.map(jnp.asarray, mixture)).to_numpy()
 
 
 def component_discrepancies(mixture: Mixture) -> np.ndarray:

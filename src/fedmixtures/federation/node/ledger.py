@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
-from fedmixtures.federation.node.site import Budget
-from fedmixtures.federation.node.store import write_durably
+from fedmixtures.federation.node.accounts import Account, BudgetSpent
 
 LARGE = 30.0
 
 
-class BudgetSpent(ValueError):
-    """The next step would cost more privacy than the site has left."""
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """Differential privacy spent on this site's rows in its whole life, at most."""
+
+    epsilon: float = 3.0
+    delta: float = 1e-5
 
 
 class Ledger:
     """Gaussian steps on this site's rows, on disk before they are taken.
 
-    Every step that is run is charged, also one that repeats a round after a fault: its noise is
-    drawn anew. The entries are counts of steps by noise multiplier (standard deviation of the noise
-    over the sensitivity under replacement of one row).
+    The entries are counts of steps by noise multiplier (standard deviation of the noise over the
+    sensitivity under replacement of one person's rows, or of one row where no person is named).
     """
 
-    def __init__(self, path: Path, budget: Budget):
-        self.path, self.budget = path, budget
-        self.steps: dict[float, int] = {}
-        if path.is_file():
-            stored = json.loads(path.read_text())
-            self.steps = {float(noise): int(n) for noise, n in stored["steps"].items()}
+    def __init__(self, account: Account, budget: PrivacyBudget):
+        self.account, self.budget = account, budget
 
-    def epsilon(self, extra: dict[float, int] | None = None) -> float:
-        """What was spent at the budget's delta, with `extra` steps on top."""
-        total = dict(self.steps)
-        for noise, n in (extra or {}).items():
-            total[noise] = total.get(noise, 0) + n
-        return spent(tuple(sorted(total.items())), self.budget.delta)
+    @property
+    def steps(self) -> dict[float, int]:
+        """Steps taken so far, by noise multiplier."""
+        return _steps(self.account.read())
+
+    def epsilon(self) -> float:
+        """What was spent at the budget's delta."""
+        return spent(tuple(sorted(self.steps.items())), self.budget.delta)
 
     def charge(self, noise: float, n: int) -> None:
         """Enter `n` steps, or refuse them if they would go past the budget."""
-        cost = self.epsilon({noise: n})
-        if cost > self.budget.epsilon:
-            raise BudgetSpent(
-                f"{n} more steps would bring this site's privacy loss to epsilon={cost:.3g}, above "
-                f"its budget of {self.budget.epsilon:g} at delta={self.budget.delta:g}"
-            )
-        self.steps[noise] = self.steps.get(noise, 0) + n
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        steps = {repr(noise): n for noise, n in self.steps.items()}
-        write_durably(self.path, json.dumps({"format": 1, "steps": steps}).encode())
+        with self.account.locked() as content:
+            steps = _steps(content)
+            steps[noise] = steps.get(noise, 0) + n
+            cost = spent(tuple(sorted(steps.items())), self.budget.delta)
+            if cost > self.budget.epsilon:
+                raise BudgetSpent(
+                    f"{n} more steps would bring this site's privacy loss to epsilon={cost:.3g}, "
+                    f"above its budget of {self.budget.epsilon:g} at delta={self.budget.delta:g}"
+                )
+            content["steps"] = {repr(noise): n for noise, n in steps.items()}
+
+
+def _steps(content: dict[str, Any]) -> dict[float, int]:
+    return {float(noise): int(n) for noise, n in content.get("steps", {}).items()}
 
 
 @lru_cache(maxsize=256)

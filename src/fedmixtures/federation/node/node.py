@@ -1,9 +1,9 @@
-"""A site: `Node.handle(frame) -> frame`. It owns rows, model, checks, gate, sealing, checkpoints.
+"""A site: `Node.handle(frame) -> frame`. It owns rows, model, checks, release and checkpoints.
 
 Requests are ``hello`` (here is a job: which rounds can you go back to?), ``share`` (stand after
 round t and tell your neighbours), ``take`` (here is what neighbours sent), ``step`` (one round with
-what was taken) and ``result`` (seal the final model for the collector). The engine that carries
-frames sees boxes only.
+what was taken) and ``result`` (seal the final model for the collector). Whoever carries frames sees
+boxes only.
 """
 
 from __future__ import annotations
@@ -14,33 +14,37 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedmixtures.engine.run.cache import compilation_cache
-from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.node.gate import GateRefusal
-from fedmixtures.federation.node.ledger import BudgetSpent, Ledger
-from fedmixtures.federation.node.program import coupling_of, program_of, shares_counts
+from fedmixtures.federation.job import Job, JobError, SignedJob
+from fedmixtures.federation.node.accounts import Account, BudgetSpent, Releases
+from fedmixtures.federation.node.gate import GateRefusal, Support
+from fedmixtures.federation.node.ledger import Ledger
+from fedmixtures.federation.node.program import coupling_of, program_of
+from fedmixtures.federation.node.release import ReleasePoint
 from fedmixtures.federation.node.session import Refused, Session
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import LocalLog
 from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, is_count
-from fedmixtures.federation.wire.message import ModelRefused, encode_message
-from fedmixtures.federation.wire.sealing import Address, BoxError, Roster, SiteKey
-from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.federation.wire.message import ModelRefused
+from fedmixtures.federation.wire.roster import NotOnRoster, Roster
+from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
 from fedmixtures.mixture.precision import double
 
 MAX_SESSIONS = 2
-EXPECTED = (FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent)
+EXPECTED = (FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent, NotOnRoster)
 
 
 class Node:
-    """One site of a federation, without any engine."""
+    """One site of a federation, whoever carries its frames."""
 
-    def __init__(self, config: SiteConfig, key: SiteKey, roster: Roster, rows: np.ndarray):
-        self.config, self.key, self.roster, self.rows = config, key, roster, rows
+    def __init__(self, config: SiteConfig, key: SiteKey, roster: Roster, support: Support):
+        self.config, self.key, self.roster, self.support = config, key, roster, support
         self.log = LocalLog(config.state / "log.jsonl")
-        self.ledger = Ledger(config.state / "ledger.json", config.budget)
+        account = lambda name: Account(config.state / f"{name}.json", config.mark(name))
+        self.ledger = Ledger(account("ledger"), config.privacy)
+        self.releases = Releases(account("releases"), config.releases, config.data_set)
+        secret = key.secret(f"rounding {config.data_set}")
+        self.point = ReleasePoint(config.name, key, roster, config.gate, self.releases, secret)
         self.sessions: OrderedDict[str, Session] = OrderedDict()
 
     @classmethod
@@ -48,7 +52,7 @@ class Node:
         """The site that a configuration file describes."""
         config = SiteConfig.load(path)
         key, roster = SiteKey.load(config.key), Roster.load(config.roster)
-        if roster.keys.get(config.name) not in (None, key.public):
+        if roster.sites.get(config.name, key.public) != key.public:
             raise ValueError(
                 f"the roster's key of {config.name!r} is not the one of {str(config.key)!r}."
             )
@@ -60,20 +64,16 @@ class Node:
         return self.config.name
 
     def handle(self, frame: bytes) -> bytes:
-        """Answer a request; what is malformed or not allowed is refused in the reply."""
-        kind = None
+        """Answer a request in bytes, from wherever it came."""
         try:
             request = Frame.decode(frame, self.config.limits.max_frame_bytes)
-            kind = request.head.get("kind")
-            with double():
-                return self._answer(kind, request).encode()
-        except EXPECTED as error:
-            self.log.write("refused", request=str(kind)[:20], reason=str(error))
-            return Frame(
-                {"schema": NODE_SCHEMA, "kind": "refused", "site": self.name, "reason": str(error)}
-            ).encode()
+        except FrameError as error:
+            return self._refusal(None, error).encode()
+        return self.answer(request).encode()
 
-    def _answer(self, kind: Any, request: Frame) -> Frame:
+    def answer(self, request: Frame) -> Frame:
+        """Answer a request; what is malformed or not allowed is refused in the reply."""
+        kind = request.head.get("kind")
         answers: dict[Any, Callable[[Frame], Frame]] = {
             "hello": self._hello,
             "share": self._share,
@@ -81,31 +81,54 @@ class Node:
             "step": self._step,
             "result": self._result,
         }
-        if request.head.get("schema") != NODE_SCHEMA:
-            raise Refused(f"the request is not of the schema {NODE_SCHEMA}")
-        if not isinstance(kind, str) or kind not in answers:
-            raise Refused("no such request")
-        return answers[kind](request)
+        try:
+            if request.head.get("schema") != NODE_SCHEMA:
+                raise Refused(f"the request is not of the schema {NODE_SCHEMA}")
+            if not isinstance(kind, str) or kind not in answers:
+                raise Refused("no such request")
+            with double():
+                return answers[kind](request)
+        except EXPECTED as error:
+            return self._refusal(kind, error)
+
+    def _refusal(self, kind: Any, error: Exception) -> Frame:
+        reason = str(error)
+        if isinstance(error, NotOnRoster):
+            reason = f"site {self.name!r} refuses the job: {reason}"
+        self.log.write("refused", request=str(kind)[:20], reason=reason)
+        return Frame(
+            {"schema": NODE_SCHEMA, "kind": "refused", "site": self.name, "reason": reason}
+        )
 
     def _hello(self, request: Frame) -> Frame:
         """Look at a job; if it is allowed, get ready for it."""
-        job = Job.from_plain(request.head.get("job"))
-        program = program_of(job)
-        self.config.permit(job, coupling_of(program), shares_counts(program))
-        unknown = sorted(set(job.neighbours(self.name)) - set(self.roster.keys))
-        if unknown:
-            raise JobRefused(f"site {self.name!r} has no key of {unknown[0]!r} on its roster")
+        signed = SignedJob.from_plain(request.head)
+        job = signed.job
+        self._verify(signed)
+        self.config.permit(job, coupling_of(program_of(job)))
+        for neighbour in job.neighbours(self.name):
+            self.roster.sealing_key(neighbour, "site")
         if job.privacy is not None and find_spec("dp_accounting") is None:
             raise JobRefused(f"site {self.name!r} has no accountant: install fedmixtures[dp] there")
         if job.collector is not None and self.config.limits.share_result:
-            self._key_of(job.collector)
+            self.roster.sealing_key(job.collector, "researcher")
         if job.key not in self.sessions:
             self.sessions[job.key] = self._ready(job)
             while len(self.sessions) > MAX_SESSIONS:
                 self.sessions.popitem(last=False)
         session = self.sessions[job.key]
-        self.log.write("hello", job=job.key, name=job.name, rounds=session.available()[-1])
+        self.log.write("hello", job=job.key, name=job.name, signer=signed.signer,
+                       rounds=session.available()[-1])  # fmt: skip
         return self._reply("hello", session, rounds=session.available())
+
+    def _verify(self, signed: SignedJob) -> None:
+        """Only a researcher whom this site has pinned can have it work."""
+        identity = self.roster.researchers.get(signed.signer)
+        if identity is None or not is_signed(signed.content, signed.signature, identity):
+            raise JobRefused(
+                f"site {self.name!r} refuses the job: it is not signed by a researcher on its "
+                "roster. Pin the researcher's key: fedmixtures federate trust NAME KEY --researcher"
+            )
 
     def _ready(self, job: Job) -> Session:
         """A session with everything compiled, so that no deadline meets the compiler."""
@@ -113,7 +136,8 @@ class Node:
         folder = self.config.state / f"{job.name}-{job.key[:12]}"
         try:
             with compilation_cache():
-                session = Session(job, self.name, self.rows, folder, ledger)
+                session = Session(job, self.name, self.support, folder, ledger)
+                self.releases.expect(session.fingerprint, job.releases)
                 session.warm_up()
         except EXPECTED:
             raise
@@ -126,7 +150,7 @@ class Node:
         """Stand after the round asked for and seal the model for every neighbour."""
         session, t = self._session(request), self._round(request)
         session.go_to(t)
-        return self._told(session, "share")
+        return self._released(session, "share")
 
     def _take(self, request: Frame) -> Frame:
         """Open and check messages of this round or earlier ones, without a step."""
@@ -137,23 +161,24 @@ class Node:
         return self._reply("take", session, rejected=rejected, **session.freshness())
 
     def _step(self, request: Frame) -> Frame:
-        """One round; a request that comes again is answered again, not carried out again."""
+        """One round; what was answered before is answered in the same way, not computed again."""
         session, t = self._session(request), self._round(request)
         if session.round == t + 1:
-            return self._told(session, "step", held=False, rejected=[])
+            return self._released(session, "step", held=False, rejected=[])
         if session.round != t:
             raise Refused(f"round {t} is asked for, but this node stands after {session.round}")
         if t >= session.job.n_rounds:
             raise Refused(f"the job has {session.job.n_rounds} rounds")
         rejected = self._open_all(session, request)
         freshness = session.freshness()
-        if session.slots and not freshness["fresh"]:
-            return self._reply("step", session, held=True, rejected=rejected, **freshness)
-        session.step(freshness)
-        for how in ("stale", "dropped"):
-            if freshness[how]:
-                self.log.write(how, job=session.job.key, round=t, neighbours=freshness[how])
-        return self._told(session, "step", held=False, rejected=rejected, **freshness)
+        if not session.replay():
+            if session.slots and not freshness["fresh"]:
+                return self._reply("step", session, held=True, rejected=rejected, **freshness)
+            session.step(freshness)
+            for how in ("stale", "dropped"):
+                if freshness[how]:
+                    self.log.write(how, job=session.job.key, round=t, neighbours=freshness[how])
+        return self._released(session, "step", held=False, rejected=rejected, **freshness)
 
     def _result(self, request: Frame) -> Frame:
         """The final model, sealed for the collector, if the site allows it."""
@@ -161,15 +186,8 @@ class Node:
         collector = session.job.collector
         if collector is None or not self.config.limits.share_result:
             return self._reply("result", session, boxes=[])
-        messages, merged = session.released(self.config.gate)
-        content = encode_message(self._final(session, messages))
-        return self._sealed(session, "result", [(collector, content)], merged)
-
-    def _final(self, session: Session, messages: Any) -> Mixture | None:
-        if messages is None:
-            return None
-        first = messages[0][0] if messages else None
-        return first if isinstance(first, Mixture) else session.result()
+        box, merged = self.point.result(session, collector)
+        return self._with_boxes(session, "result", {collector: box}, merged)
 
     def _open_all(self, session: Session, request: Frame) -> list[dict[str, str]]:
         """Open and check what came; the bad ones are named and change nothing."""
@@ -199,29 +217,24 @@ class Node:
         if not isinstance(box, str) or box not in request.boxes:
             raise ModelRefused("there is no box with the message")
         address = Address(session.job.key, source_round, source, self.name)
-        content = self.key.open(request.boxes[box], self._key_of(source), address)
-        session.accept(source, source_round, content)
+        sender = self.roster.sealing_key(source, "site")
+        session.accept(source, source_round, self.key.open(request.boxes[box], sender, address))
 
-    def _told(self, session: Session, kind: str, **entries: Any) -> Frame:
-        """The reply with the model for every neighbour, as far as the gate lets it through."""
-        messages, merged = session.released(self.config.gate)
-        contents = [None] * len(session.slots) if messages is None else messages
-        sealed = [(s, encode_message(m)) for s, m in zip(session.slots, contents, strict=True)]
-        return self._sealed(session, kind, sealed, merged, **entries)
+    def _released(self, session: Session, kind: str, **entries: Any) -> Frame:
+        """The reply with the boxes for every neighbour."""
+        boxes, merged = self.point.boxes(session)
+        return self._with_boxes(session, kind, boxes, merged, **entries)
 
-    def _sealed(
-        self, session: Session, kind: str, contents: list, merged: int, **entries: Any
+    def _with_boxes(
+        self, session: Session, kind: str, boxes: dict[str, bytes], merged: int | None, **entries
     ) -> Frame:
-        boxes, listed = {}, []
-        for i, (destination, content) in enumerate(contents):
-            address = Address(session.job.key, session.reached, self.name, destination)
-            box = self.key.seal(content, self._key_of(destination), address)
-            boxes[f"box.{i}"] = box
-            listed.append({"destination": destination, "round": session.round, "box": f"box.{i}"})
-            self.log.write(
-                "sent", job=session.job.key, round=session.round, to=destination, bytes=len(box),
-                merged=merged,
-            )  # fmt: skip
+        listed = []
+        for destination, box in boxes.items():
+            listed.append({"destination": destination, "round": session.round, "box": destination})
+            event = {"to": destination, "bytes": len(box), "merged": merged}
+            if merged is None:
+                event = {"to": destination, "bytes": len(box), "again": True}
+            self.log.write("sent", job=session.job.key, round=session.round, **event)
         return self._reply(kind, session, boxes=listed, segments=boxes, **entries)
 
     def _reply(self, kind: str, session: Session, segments: Any = None, **entries: Any) -> Frame:
@@ -247,8 +260,3 @@ class Node:
         if not is_count(t):
             raise Refused("`round` is missing or no whole number")
         return t
-
-    def _key_of(self, site: str) -> str:
-        if site not in self.roster.keys:
-            raise JobRefused(f"site {self.name!r} has no key of {site!r} on its roster")
-        return self.roster.keys[site]

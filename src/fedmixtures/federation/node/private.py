@@ -1,9 +1,10 @@
 r"""Differentially private node steps: every row's gradient is clipped, the sum gets noise.
 
 A node's rows enter its model through the gradient of its local loss alone. Each row's gradient (all
-parameters as one vector) is shortened to norm C; their mean gets Gaussian noise of standard
-deviation $z \cdot 2C/m$, where $2C/m$ is how far replacing one row can move it. All that follows,
-the coupling, the projection, the model that is shared, is post-processing.
+parameters as one vector) is shortened to norm C and divided by the number of rows of its person
+(one where no person is named); the sum over m people, divided by m, gets Gaussian noise of standard
+deviation $z \cdot 2C/m$, where $2C/m$ is how far replacing one person can move it. All that
+follows, the coupling, the projection, the model that is shared, is post-processing.
 """
 
 from __future__ import annotations
@@ -58,24 +59,24 @@ class PrivateGTVMin(GTVMin):
 
     def noisy_gradient(self, theta: Mixture, data: NodeRows, keys) -> Mixture:
         """Mean of the clipped gradients of a block's rows, with noise."""
-        return jax.vmap(self._one_node)(theta, data.rows, data.row_weights, keys)
+        total = data.total_weight
+        shares = data.row_weights * total[..., None]  # each person's rows share a weight of one
+        return jax.vmap(self._one_node)(theta, data.rows, shares, total, keys)
 
-    def _one_node(self, theta: Mixture, rows, row_weights, key) -> Mixture:
-        real = jnp.where(row_weights > 0, 1.0, 0.0)
-        m = real.sum()
+    def _one_node(self, theta: Mixture, rows, shares, m, key) -> Mixture:
 
-        def clipped_sum(total: Mixture, row_and_mask):
-            row, mask = row_and_mask
+        def clipped_sum(total: Mixture, row_and_share):
+            row, share = row_and_share
             gradient = jax.grad(lambda p: local_loss(p, row[None], jnp.ones(1, row.dtype)))(theta)
             gradient = jax.tree.map(
                 lambda g: jnp.where(jnp.isfinite(g), g, jnp.zeros_like(g)), gradient
             )
             norm = jnp.sqrt(sum(jnp.square(part).sum() for part in gradient.parts))
-            factor = mask * jnp.minimum(1.0, self.clip / jnp.where(norm > 0, norm, 1.0))
+            factor = share * jnp.minimum(1.0, self.clip / jnp.where(norm > 0, norm, 1.0))
             return jax.tree.map(lambda t, g: t + factor * g, total, gradient), None
 
         zero = jax.tree.map(jnp.zeros_like, theta)
-        total, _ = jax.lax.scan(clipped_sum, zero, (rows, real))
+        total, _ = jax.lax.scan(clipped_sum, zero, (rows, shares))
         deviation = self.noise * 2 * self.clip
         keys = jr.split(key, 3)
         noisy = [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
+import json
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.codec import decode, encode
-from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.base import Method
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.em import ShapePrior
@@ -22,9 +21,6 @@ from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
 MOST_STEPS, MOST_SAMPLES, MOST_PARTS = 10_000, 100_000, 64
-DANGER = "FEDMIXTURES_LET_NEIGHBOURS_RECOVER_ROWS"
-"""Environment variable that lets Trust-then-Pool run between silos all the same (tests on made-up
-rows): ``yes``, at every site and where the job is made."""
 
 
 def allowed_classes() -> dict[str, type]:
@@ -34,11 +30,6 @@ def allowed_classes() -> dict[str, type]:
     kinds = (Method, AbstractDiscrepancy, FeasibleSet, ShapePrior, KMeansStart)
     public = {name: getattr(fedmixtures, name) for name in fedmixtures.__all__}
     return {n: c for n, c in public.items() if isinstance(c, type) and issubclass(c, kinds)}
-
-
-def encoded(value: Any) -> dict[str, Any]:
-    """A method or start as a job carries it."""
-    return encode(value)
 
 
 def decoded(plain: Any, kind: type, what: str) -> Any:
@@ -52,43 +43,38 @@ def decoded(plain: Any, kind: type, what: str) -> Any:
     return value
 
 
-def program_of(job: Job) -> NodeProgram:
+def program_of(job: Job) -> GTVMin:
     """The node program of a job, checked for what a silo can run."""
     method = decoded(job.method, Method, "method")
-    program = method.program()
     name = type(method).__name__
-    if isinstance(method, TrustThenPool) and os.environ.get(DANGER) != "yes":
+    if isinstance(method, TrustThenPool):
         raise JobError(
             "Trust-then-Pool is refused between sites: its messages are statistics of a site's own "
             "rows, from which a neighbour can recover rows exactly. Use GTVMin (gtv-mmd, gtv-kl), "
             "or fit in one process where the rows may be together"
         )
-    if not isinstance(program, NodeProgram):
-        raise JobError(f"{name} does not run between silos: it is no program of nodes alone")
-    if type(method).prepare is not Method.prepare:
-        raise JobError(f"{name} needs an exchange before the first round, which silos do not have")
+    program = method.program()
+    if not isinstance(program, GTVMin):
+        raise JobError(f"{name} does not run between silos: the release gate knows no such message")
     if program.adaptive:
         raise JobError("learning_rate='auto' needs the whole objective. Give a number")
     _check_sizes(program)
-    if isinstance(program, GTVMin):
-        if program.feasible is None:
-            raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
-        try:
-            program.feasible.check_components(job.most_components)
-            program.discrepancy.check_components(list(job.n_components.values()))
-        except ValueError as error:
-            raise JobError(str(error)) from None
+    if program.feasible is None:
+        raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
+    try:
+        program.feasible.check_components(job.most_components)
+        program.discrepancy.check_components(list(job.n_components.values()))
+    except ValueError as error:
+        raise JobError(str(error)) from None
     if job.privacy is None:
         return program
-    if type(program) is not GTVMin:
-        raise JobError(f"differential privacy is for GTVMin, not {name}")
     return PrivateGTVMin.of(program, job.privacy["clip"], job.privacy["noise"])
 
 
-def _check_sizes(program: NodeProgram) -> None:
+def _check_sizes(program: GTVMin) -> None:
     """No setting of a job may ask for work or memory without end."""
     limits = {"n_local_steps": MOST_STEPS, "n_samples": MOST_SAMPLES}
-    for holder in (program, getattr(program, "discrepancy", None)):
+    for holder in (program, program.discrepancy):
         for name, most in limits.items():
             if getattr(holder, name, 0) > most:
                 raise JobError(f"`{name}` is above {most}")
@@ -96,38 +82,31 @@ def _check_sizes(program: NodeProgram) -> None:
             raise JobError(f"there are more than {MOST_PARTS} bandwidths")
 
 
-def coupling_of(program: NodeProgram) -> str:
+def coupling_of(program: GTVMin) -> str:
     """The name a site's list of allowed couplings knows it by."""
-    if isinstance(program, GTVMin):
-        return type(program.discrepancy).__name__.lower()
-    return type(program).__name__
+    return type(program.discrepancy).__name__.lower()
 
 
-def feasible_of(program: NodeProgram) -> FeasibleSet | None:
-    """Bounds of all models of this program, where it has any."""
-    return getattr(program, "feasible", None)
+def feasible_of(program: GTVMin) -> FeasibleSet:
+    """Bounds of all models of this program; `program_of` has seen to it that there are some."""
+    if program.feasible is None:
+        raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
+    return program.feasible
 
 
-def shares_counts(program: NodeProgram) -> bool:
-    """Whether messages hold more than a mixture: statistics, from which row counts follow."""
-    return not isinstance(program, GTVMin)
+def may_merge(program: GTVMin) -> bool:
+    """Whether a mixture may lose a component on its way out."""
+    return not program.discrepancy.needs_equal_components
 
 
-def merging(program: NodeProgram) -> tuple[FeasibleSet, bool]:
-    """Bounds of the mixtures it sends, and whether these may lose a component on the way."""
-    if not isinstance(program, GTVMin) or program.feasible is None:
-        raise JobError("the method does not send mixtures within a feasible set")
-    return program.feasible, not program.discrepancy.needs_equal_components
-
-
-def private_round(job: Job, program: NodeProgram) -> tuple[float, int]:
+def private_round(job: Job, program: GTVMin) -> tuple[float, int]:
     """What a round is charged for: its noise, and how many steps have it."""
-    if job.privacy is None or not isinstance(program, GTVMin):
+    if job.privacy is None:
         raise JobError("the job has no differential privacy")
     return job.privacy["noise"], program.n_local_steps
 
 
-def starting_mixture(job: Job, program: NodeProgram, site: str, rows: np.ndarray) -> Mixture:
+def starting_mixture(job: Job, program: GTVMin, site: str, rows: np.ndarray) -> Mixture:
     """Where this node begins; without a look at the rows if they are under privacy."""
     k, d = job.n_components[site], len(job.features)
     if job.privacy is not None:
@@ -136,21 +115,13 @@ def starting_mixture(job: Job, program: NodeProgram, site: str, rows: np.ndarray
     if start.n_init > 1000:
         raise JobError("`n_init` is above 1000")
     data = NodeData.from_rows(rows, np.full(len(rows), site))
-    feasible = feasible_of(program)
-    floor = feasible.min_variance if feasible is not None else 1e-6
-    theta = start.mixtures(data, [k], job.seed, floor)
+    theta = start.mixtures(data, [k], job.seed, feasible_of(program).min_variance)
     return theta.at(0).padded(job.most_components)
 
 
 def make_job(method: Method, start: KMeansStart | None = None, **entries: Any) -> Job:
     """A job from objects; `entries` as for `Job`."""
-    job = Job(method=encoded(method), start=encoded(start or KMeansStart()), **entries)
-    job = Job.from_plain(_plain(job))
+    job = Job(method=encode(method), start=encode(start or KMeansStart()), **entries)
+    job = Job.from_plain(json.loads(job.to_json()))
     program_of(job)  # refuse before anything is sent
     return job
-
-
-def _plain(job: Job) -> Any:
-    import json
-
-    return json.loads(json.dumps(dataclasses.asdict(job)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -11,23 +12,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures.engine.layout.blocks import node_group
+from fedmixtures.engine.layout.blocks import Group, node_group
 from fedmixtures.engine.run import rounds
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.node import stepping
-from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.node.gate import Support
 from fedmixtures.federation.node.ledger import Ledger
 from fedmixtures.federation.node.program import (
     feasible_of,
-    merging,
     private_round,
     program_of,
-    shares_counts,
     starting_mixture,
 )
-from fedmixtures.federation.node.store import Saved, Store
-from fedmixtures.federation.wire.message import decode_message
-from fedmixtures.methods.base import NodeProgram
+from fedmixtures.federation.node.store import NodeState, Store, digest
+from fedmixtures.federation.wire.message import (
+    ModelMessage,
+    ModelRefused,
+    PrivateModelMessage,
+    decode_message,
+    encode_message,
+)
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.methods.base import Inbox
+from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -41,25 +47,30 @@ class Refused(ValueError):
 class Session:
     """What a node holds for a job between two requests."""
 
-    def __init__(self, job: Job, site: str, rows: np.ndarray, folder, ledger: Ledger | None):
+    def __init__(self, job: Job, site: str, support: Support, folder: Path, ledger: Ledger | None):
         self.job, self.site, self.ledger = job, site, ledger
-        self.given: NodeProgram = program_of(job)
+        self.given: GTVMin = program_of(job)
         self.feasible = feasible_of(self.given)
         self.program = rounds.dynamic(self.given, "float64")
         self.neighbours = job.neighbours(site)
-        rows = self._scaled(rows)
-        self.rows = rows
+        self.support = Support(self._scaled(support.rows), support.people)
         self.group, self.slots = node_group(
-            site, rows, np.ones(len(rows)), self.neighbours, seed=job.seed
+            site, self.support.rows, self._row_weights(), self.neighbours, seed=job.seed
         )
-        digest = hashlib.sha256(job.key.encode() + np.ascontiguousarray(rows).tobytes())
-        self.store = Store(folder, digest.hexdigest(), job.reach + SPARE_ROUNDS)
+        content = np.ascontiguousarray(self.support.rows).tobytes()
+        self.fingerprint = hashlib.sha256(job.key.encode() + content).hexdigest()
+        self.store = Store(folder, self.fingerprint, job.reach + SPARE_ROUNDS)
+        self.inputs, self.released = self.store.answers()
+        self.answered = {
+            (source, t): mark
+            for inputs in self.inputs.values()
+            for source, (t, mark) in inputs.items()
+        }
         self.round: int | None = None
         self.state: Any = None
         self.state_from = "nowhere"
-        self.heard: dict[str, tuple[int, Any]] = {}
+        self.heard: dict[str, tuple[int, Mixture | None]] = {}
         self.initial = self._initial()
-        self.like = self._message_like()
 
     def _scaled(self, rows: np.ndarray) -> np.ndarray:
         if rows.ndim != 2 or rows.shape[1] != len(self.job.features) or not len(rows):
@@ -68,28 +79,27 @@ class Session:
             rows = rows - np.array(self.job.shift)
         return rows / np.array(self.job.scale) if self.job.scale else rows
 
+    def _row_weights(self) -> np.ndarray:
+        """One for each row; under privacy a person's rows share it."""
+        people = self.support.people
+        if self.ledger is None or people is None:
+            return np.ones(len(self.support.rows))
+        return 1.0 / np.bincount(people)[people]
+
     def _initial(self) -> Any:
         try:
-            theta = starting_mixture(self.job, self.given, self.site, self.rows)
+            theta = starting_mixture(self.job, self.given, self.site, self.support.rows)
         except JobError:
             raise
         except ValueError as error:  # names numbers of rows, which are nobody else's business
             raise Refused("no start could be made from the rows here") from error
-        leading = jax.tree.map(lambda part: jnp.asarray(part)[None], theta)
-        return stepping.node_start(self.program, self.group, leading)
-
-    def _message_like(self) -> Any:
-        """The arrays of one message, without node and slot axes."""
-        out = eqx.filter_eval_shape(self.program.outgoing, self.initial, self.group.weight[0])
-        one = lambda tree, axes: jax.tree.map(
-            lambda leaf: np.zeros(leaf.shape[axes:], leaf.dtype), tree
-        )
-        return (_empty_of(out.broadcast, 1), one(out.per_slot, 2))
+        leading = jax.tree.map(lambda part: jnp.asarray(part)[None, None], theta)
+        (state,) = rounds.start(self.program, (self.group,), (leading,))
+        return _without_block(state)
 
     def available(self) -> list[int]:
         """Rounds this node can go back to; the start can always be made again."""
-        readable = [t for t in self.store.rounds() if self.store.read(t) is not None]
-        return sorted({0, *readable})
+        return sorted({0, *self.store.rounds()})
 
     @property
     def reached(self) -> int:
@@ -102,34 +112,32 @@ class Session:
         """Stand after `t` rounds: from memory, from disk, or from the start."""
         if self.round == t:
             self.state_from = "memory"
-        elif (saved := self.store.read(t)) is not None:
-            leaves, structure = jax.tree.flatten(self.initial)
-            state = [
-                jnp.asarray(new, old.dtype) for new, old in zip(saved.state, leaves, strict=True)
-            ]
-            self.state, self.state_from = jax.tree.unflatten(structure, state), "disk"
-            self.heard = {s: (r, self._rebuilt(m)) for s, (r, m) in saved.heard.items()}
+        elif (after := self.store.read(t)) is not None:
+            self._adopt(after)
         elif t == 0:
             self.state, self.state_from, self.heard = self.initial, "init", {}
         else:
             raise Refused(f"round {t} is not on disk here")
-        if self.round != t:
-            self.store.forget_after(t)
-            self.round = t
+        self.round = t
 
-    def _rebuilt(self, leaves: Any) -> Any:
-        if leaves is None:
-            return None
-        structure = jax.tree.structure(self.like)
-        kinds = [leaf.dtype for leaf in jax.tree.leaves(self.like)]
-        return jax.tree.unflatten(
-            structure, [a.astype(k) for a, k in zip(leaves, kinds, strict=True)]
-        )
+    def _adopt(self, after: NodeState) -> None:
+        leaves, structure = jax.tree.flatten(self.initial)
+        pairs = zip(after.state, leaves, strict=True)
+        state = [jnp.asarray(new, old.dtype) for new, old in pairs]
+        self.state, self.state_from = jax.tree.unflatten(structure, state), "disk"
+        self.heard, self.round = dict(after.heard), after.round
 
     def accept(self, source: str, source_round: int, content: bytes) -> None:
-        """Take in an opened message; `ModelRefused` if it is no usable model."""
-        message = decode_message(content, self.like, self.feasible)
-        self.heard[source] = (source_round, message)
+        """Take in an opened message; `ModelRefused` if it is no usable model.
+
+        A round that was answered keeps the messages it was answered to: another one for it is an
+        attempt to get a second answer.
+        """
+        k, d = self.job.most_components, len(self.job.features)
+        mixture = decode_message(content, k, d, self.feasible)
+        if self.answered.get((source, source_round), known := _mark(mixture)) != known:
+            raise ModelRefused("another message of that round was already answered")
+        self.heard[source] = (source_round, mixture)
 
     def freshness(self) -> dict[str, list[str]]:
         """Neighbours by how recent their last message is."""
@@ -145,45 +153,54 @@ class Session:
                     found["silent"].append(source)
         return found
 
+    def replay(self) -> bool:
+        """Go on to the state that this round was answered with; False if it was not, or is gone."""
+        after = self.store.read(self.reached + 1)
+        if self.reached not in self.inputs or after is None:
+            return False
+        self._adopt(after)
+        return True
+
     def step(self, freshness: dict[str, list[str]]) -> None:
-        """One round with what was heard, written to disk before it is told."""
+        """One round with what was heard, on disk before anything leaves."""
         if not self.store.is_ours():
             raise Refused("another process of this site has taken the job over")
+        t = self.reached
+        usable = {*freshness["fresh"], *freshness["stale"]}
+        inputs = {s: (self.heard[s][0], _mark(self.heard[s][1])) for s in sorted(usable)}
+        if self.inputs.get(t, inputs) != inputs:
+            raise Refused(f"round {t} was already answered, to other messages")
         if self.ledger is not None:
             self.ledger.charge(*private_round(self.job, self.given))
-        usable = {*freshness["fresh"], *freshness["stale"]} - {*freshness["silent"]}
-        state = self._stepped(usable, self.reached)
+        state = self._stepped(usable - {*freshness["silent"]}, t)
         leaves = tuple(np.asarray(leaf) for leaf in jax.tree.leaves(state))
         if not all(np.isfinite(leaf).all() for leaf in leaves):
             raise Refused("the model here is no longer finite: lower learning_rate or alpha")
-        self.state, self.round, self.state_from = state, self.reached + 1, "memory"
-        heard = {
-            source: (r, None if m is None else tuple(jax.tree.leaves(m)))
-            for source, (r, m) in self.heard.items()
-        }
-        self.store.write(Saved(self.round, leaves, heard))
+        if t not in self.inputs:
+            self.store.note(t, inputs=inputs)
+            self.inputs[t] = inputs
+            self.answered |= {(source, r): mark for source, (r, mark) in inputs.items()}
+        self.store.write(NodeState(t + 1, leaves, self.heard))
+        self.state, self.round, self.state_from = state, t + 1, "memory"
 
     def _stepped(self, usable: set[str], t: int) -> Any:
-        own = self.outgoing()
+        own = self.model()
         n_slots = self.group.weight.shape[-1]
-        empty = own_slot(own, 0)
-        messages = [self.heard[s][1] if s in usable else empty for s in self.slots]
-        messages += [empty] * (n_slots - len(self.slots))
-        broadcast, per_slot = jax.tree.map(lambda *parts: jnp.stack(parts), *messages)
-        heard = np.array([s in usable for s in self.slots] + [False] * (n_slots - len(self.slots)))
+        padding = [False] * (n_slots - len(self.slots))
+        heard = np.array([s in usable for s in self.slots] + padding)
+        # An unheard slot holds what the engine puts into an empty one: the own message.
+        messages = [self.heard[s][1] if s in usable else own for s in self.slots]
+        messages += [own] * len(padding)
+        broadcast = jax.tree.map(lambda *parts: jnp.stack(parts), *messages)
         group = self.group
         if self.ledger is not None:  # noise that nobody who knows the seed can take off again
             secret = np.frombuffer(os.urandom(8), np.uint32).reshape(group.node_key.shape)
             group = eqx.tree_at(lambda g: g.node_key, group, jnp.asarray(secret))
-        state, _ = stepping.node_round(
-            self.program, group, self.state, broadcast, per_slot, jnp.asarray(heard), jnp.int32(t)
-        )
-        return state
+        return _round(self.program, group, self.state, broadcast, jnp.asarray(heard), jnp.int32(t))
 
     def warm_up(self) -> None:
         """Compile everything a round needs; the outcome is thrown away."""
-        before = self.state
-        self.state = self.initial
+        before, self.state = self.state, self.initial
         ledger, self.ledger = self.ledger, None
         try:
             jax.block_until_ready(self._stepped(set(), 0))
@@ -191,40 +208,56 @@ class Session:
         finally:
             self.state, self.ledger = before, ledger
 
-    def outgoing(self) -> Any:
-        """Everything the program has to say, before the gate."""
-        return stepping.node_outgoing(self.program, self.group, self.state)
+    def model(self) -> Mixture:
+        """The mixture this node would tell its neighbours, before the gate."""
+        out = _outgoing(self.program, self.group, self.state)
+        return jax.tree.map(lambda part: np.asarray(part)[0], out.broadcast)
 
-    def released(self, gate: Gate) -> tuple[list[Any] | None, int]:
-        """A message per slot as it may leave, or None; and how many components were merged."""
-        out = self.outgoing()
-        block = jax.tree.map(lambda part: part[0], self.group.data)
-        if self.ledger is not None:  # the model is private as it is; the gate would look again
-            return [own_slot(out, s) for s in range(len(self.slots))], 0
-        if shares_counts(self.given):
-            passes = gate.passes(self.result(), block)
-            passes = passes and len(self.rows) >= gate.threshold(self.rows.shape[1])
-            return [own_slot(out, s) for s in range(len(self.slots))] if passes else None, 0
-        feasible, may_merge = merging(self.given)
-        mixture, merged = gate.released(_plain(out.broadcast), block, feasible, may_merge=may_merge)
-        message = None if mixture is None else [(mixture, None)] * len(self.slots)
-        return message, merged
+    def message(self) -> ModelMessage | PrivateModelMessage:
+        """What the node has to say, typed: the type decides by which rule it may leave."""
+        return (ModelMessage if self.ledger is None else PrivateModelMessage)(self.model())
 
     def result(self) -> Mixture:
         """The mixture of this node; it stays here."""
         with double():
-            return stepping.node_result(self.program, self.group, self.state).to_numpy()
+            return _result(self.program, self.group, self.state).to_numpy()
 
 
-def own_slot(out: Any, slot: int) -> Any:
-    """The message for one slot: the broadcast, and what is meant for that slot alone."""
-    pick = lambda tree, *index: jax.tree.map(lambda part: np.asarray(part)[index], tree)
-    return (_plain(out.broadcast), pick(out.per_slot, 0, slot))
+def _mark(mixture: Mixture | None) -> str:
+    return "silent" if mixture is None else digest(encode_message(ModelMessage(mixture)))
 
 
-def _plain(broadcast: Any) -> Any:
-    return jax.tree.map(lambda part: np.asarray(part)[0], broadcast)
+# One node's round, compiled: the engine's own step on a block of one.
 
 
-def _empty_of(tree: Any, axes: int) -> Any:
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape[axes:], leaf.dtype), tree)
+@jit
+def _outgoing(program: GTVMin, group: Group, state: Any) -> Any:
+    return program.outgoing(state, group.weight[0])
+
+
+@jit
+def _round(
+    program: GTVMin, group: Group, state: Any, broadcast: Any, heard: jax.Array, t: jax.Array
+) -> Any:
+    """Round `t`: messages (slots, ...) as they came, and which of the slots were heard."""
+    in_front = lambda tree, axes: jax.tree.map(lambda p: p.reshape((1,) * axes + p.shape), tree)
+    # As in the engine, where the sender's block digests what it sends, a node at a time.
+    one_by_one = jax.tree.map(lambda part: part[:, None], broadcast)
+    digested = rounds.over_blocks(jax.vmap(program.digest), one_by_one)
+    digested = jax.tree.map(lambda part: part[:, 0], digested)
+    group = eqx.tree_at(lambda g: g.weight, group, jnp.where(heard[None, None], group.weight, 0.0))
+
+    def receive(state, group: Group, digested):
+        return rounds.step(program, state, Inbox(digested, None, group.weight), group, t)
+
+    stepped, _ = rounds.over_blocks(receive, in_front(state, 1), group, in_front(digested, 2))
+    return _without_block(stepped)
+
+
+@jit
+def _result(program: GTVMin, group: Group, state: Any) -> Mixture:
+    return _without_block(program.result(state, _without_block(group).data))
+
+
+def _without_block(tree: Any) -> Any:
+    return jax.tree.map(lambda part: part[0], tree)

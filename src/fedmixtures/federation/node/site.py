@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.gate import Gate, Support
+from fedmixtures.federation.node.ledger import PrivacyBudget
 
 ALL_COUPLINGS = ("mmd", "kl", "euclidean")
 
@@ -28,29 +30,21 @@ class Limits:
     max_rounds: int = 1000
     max_components: int = 64
     couplings: tuple[str, ...] = ALL_COUPLINGS
-    """Allowed couplings (of GTVMin) and, by their class names, other methods."""
     neighbours: tuple[str, ...] | None = None
-    """Sites that may receive this site's model; None for everyone on the roster."""
-    share_counts: bool = False
-    """Whether row counts may leave, as Trust-then-Pool and Consensus EM need."""
+    """Sites that may receive this site's model; None for every site on the roster."""
+    approved_jobs: tuple[str, ...] | None = None
+    """Keys of the jobs that may run; None for every job that a researcher on the roster signed and
+    that keeps to this file."""
     share_result: bool = False
     """Whether the final model may go to the job's collector."""
     require_privacy: bool = False
-    """Whether only jobs with differential privacy are run."""
+    """Whether only jobs with differential privacy are run; a section [privacy] says so too."""
     max_frame_bytes: int = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Differential privacy spent on this site's rows in its whole life, at most."""
-
-    epsilon: float = 3.0
-    delta: float = 1e-5
-
-
-@dataclass(frozen=True)
 class SiteConfig:
-    """One TOML file: ``[data]``, ``[limits]``, ``[release_gate]``, ``[privacy]``."""
+    """One TOML file with the sections data, limits, release_gate, releases and privacy."""
 
     name: str
     data: Path
@@ -58,9 +52,14 @@ class SiteConfig:
     key: Path
     roster: Path
     state: Path
+    person: str | None = None
+    """Column that says whose a row is: people are counted then, not rows."""
+    data_set: str = "rows"
+    """Name of the data set: releases are counted by it, also when rows are added."""
     limits: Limits = field(default_factory=Limits)
     gate: Gate = field(default_factory=Gate)
-    budget: Budget = field(default_factory=Budget)
+    releases: ReleaseBudget = field(default_factory=ReleaseBudget)
+    privacy: PrivacyBudget = field(default_factory=PrivacyBudget)
 
     @classmethod
     def load(cls, path: str | Path) -> SiteConfig:
@@ -70,11 +69,14 @@ class SiteConfig:
             plain = tomllib.loads(path.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{str(path)!r} is no valid TOML: {error}.") from None
-        sections = {"name", "key", "roster", "state", "data", "limits", "release_gate", "privacy"}
-        _known(path, "", plain, sections)
+        sections = {"data", "limits", "release_gate", "releases", "privacy"}
+        _known(path, "", plain, {"name", "key", "roster", "state", *sections})
         try:
             data = plain["data"]
-            _known(path, "data", data, {"path", "columns"})
+            _known(path, "data", data, {"path", "columns", "person", "name"})
+            limits = _section(path, "limits", Limits, plain)
+            if "privacy" in plain:  # who gives a budget means it
+                limits = replace(limits, require_privacy=True)
             return cls(
                 name=plain["name"],
                 data=path.parent / data["path"],
@@ -82,24 +84,36 @@ class SiteConfig:
                 key=path.parent / plain.get("key", "site.key"),
                 roster=path.parent / plain.get("roster", "roster.toml"),
                 state=path.parent / plain.get("state", "state"),
-                limits=_section(path, "limits", Limits, plain),
+                person=data.get("person"),
+                data_set=data.get("name", "rows"),
+                limits=limits,
                 gate=_section(path, "release_gate", Gate, plain),
-                budget=_section(path, "privacy", Budget, plain),
+                releases=_section(path, "releases", ReleaseBudget, plain),
+                privacy=_section(path, "privacy", PrivacyBudget, plain),
             )
         except KeyError as missing:
             raise ValueError(f"{str(path)!r} lacks the entry {missing}.") from None
 
-    def read_rows(self) -> np.ndarray:
-        """Rows of this site, in the order of `columns`; CSV or Parquet."""
+    def read_rows(self) -> Support:
+        """Rows of this site, in the order of `columns`, and whose they are; CSV or Parquet."""
         from fedmixtures.io.tables import read_table
 
-        return read_table([str(self.data)], features=self.columns, constant_ok=True).rows
+        table = read_table([str(self.data)], self.person, features=self.columns, constant_ok=True)
+        if self.person is None:
+            return Support(table.rows)
+        return Support(table.rows, np.unique(table.nodes, return_inverse=True)[1].reshape(-1))
 
-    def permit(self, job: Job, coupling: str, needs_counts: bool) -> None:
+    def mark(self, account: str) -> Path:
+        """Where it is kept, apart from the accounts, that one of them was begun."""
+        return self.key.parent / f".{self.name}.{account}"
+
+    def permit(self, job: Job, coupling: str) -> None:
         """Refuse a job that asks for more than this file allows, with all the reasons at once."""
         limits, reasons = self.limits, []
         if self.name not in job.n_components:
             raise JobRefused(f"site {self.name!r} is no site of the job {job.name!r}")
+        if limits.approved_jobs is not None and job.key not in limits.approved_jobs:
+            reasons.append(f"the job {job.key} is not among approved_jobs")
         if job.n_rounds > limits.max_rounds:
             reasons.append(f"{job.n_rounds} rounds are asked for, {limits.max_rounds} allowed")
         if job.most_components > limits.max_components:
@@ -108,8 +122,6 @@ class SiteConfig:
         if coupling not in limits.couplings:
             allowed = ", ".join(limits.couplings)
             reasons.append(f"the coupling {coupling!r} is not among those allowed: {allowed}")
-        if needs_counts and not limits.share_counts:
-            reasons.append("the method shares row counts, but share_counts is not set")
         if limits.neighbours is not None:
             strangers = sorted(set(job.neighbours(self.name)) - set(limits.neighbours))
             if strangers:

@@ -1,4 +1,4 @@
-"""What a node keeps on disk: its state after every round, and a log of what left it."""
+"""What a node keeps on disk: states, what it answered to which messages, and a log of what left."""
 
 from __future__ import annotations
 
@@ -14,39 +14,27 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.federation.wire.frames import Frame, FrameError
+from fedmixtures.io.arrays import read_arrays, write_arrays
+from fedmixtures.io.durable import write_durably
+from fedmixtures.mixture.mixture import Mixture
 
-STATE_BYTES = 2**30
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file that survives a power cut: whole, or as it was before."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(scratch, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        scratch.unlink(missing_ok=True)
+KIND = "node state"
+PARTS = ("weights", "means", "covariances")
+Inputs = Mapping[str, tuple[int, str]]
+"""The messages a round was computed from: source round and digest, by source."""
 
 
 @dataclass(frozen=True)
-class Saved:
+class NodeState:
     """A node after some round: its state, and the last message of each neighbour with its round."""
 
     round: int
     state: tuple[np.ndarray, ...]
-    heard: Mapping[str, tuple[int, tuple[np.ndarray, ...] | None]]
+    heard: Mapping[str, tuple[int, Mixture | None]]
 
 
 class Store:
-    """Checkpoints of one job at one node, by round; the last `keep` of them."""
+    """One job at one node, by round; states and boxes of the last `keep` rounds."""
 
     def __init__(self, folder: Path, fingerprint: str, keep: int):
         self.folder, self.fingerprint, self.keep = folder, fingerprint, keep
@@ -63,64 +51,120 @@ class Store:
             return False
 
     def rounds(self) -> list[int]:
-        """Rounds that can be read back."""
-        found = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.fmx"))
-        return sorted(int(text) for text in found if text.isdigit())
+        """Rounds whose state can be read back."""
+        return [t for t in _numbers(self.folder, "round") if self.read(t) is not None]
 
-    def write(self, saved: Saved) -> None:
+    def write(self, after: NodeState) -> None:
         """Keep this round; forget what no site can ask for any more."""
-        arrays = {f"state.{i:04d}": array for i, array in enumerate(saved.state)}
-        heard = {}
-        for number, (source, (source_round, message)) in enumerate(saved.heard.items()):
-            heard[source] = [source_round, None if message is None else len(message), number]
-            for i, array in enumerate(message or ()):
-                arrays[f"heard.{number:04d}.{i:04d}"] = array
-        head = {"round": saved.round, "fingerprint": self.fingerprint, "heard": heard}
-        content = Frame(head, arrays).encode()
-        write_durably(self._path(saved.round), hashlib.sha256(content).digest() + content)
-        for old in self.rounds():
-            if old <= saved.round - self.keep:
-                self._path(old).unlink(missing_ok=True)
+        arrays = {f"state.{i:04d}": array for i, array in enumerate(after.state)}
+        heard: dict[str, Any] = {}
+        for source, (t, mixture) in after.heard.items():
+            heard[source] = [t, mixture is not None]
+            if mixture is not None:
+                for name, part in zip(PARTS, mixture.parts, strict=True):
+                    arrays[f"heard.{source}.{name}"] = np.asarray(part)
+        header = {"kind": KIND, "round": after.round, "fingerprint": self.fingerprint}
+        header |= {"heard": heard, "digest": _digest_of(arrays)}
+        write_arrays(self._path("round", after.round), arrays, header)
+        for kind in ("round", "sent"):
+            for old in _numbers(self.folder, kind):
+                if old <= after.round - self.keep:
+                    self._path(kind, old).unlink(missing_ok=True)
 
-    def read(self, round: int) -> Saved | None:
-        """The round as it was; None if it is not there, damaged, or of other rows."""
+    def read(self, t: int) -> NodeState | None:
+        """The state after round `t`; None if it is not there, damaged, or of other rows."""
         try:
-            content = self._path(round).read_bytes()
-            if hashlib.sha256(content[32:]).digest() != content[:32]:
-                return None
-            frame = Frame.decode(content[32:], STATE_BYTES)
+            arrays, header = read_arrays(self._path("round", t), KIND)
+        except (OSError, ValueError):
+            return None
+        if header["fingerprint"] != self.fingerprint or header["round"] != t:
+            return None
+        return None if header["digest"] != _digest_of(arrays) else _node_state(arrays, header)
+
+    @staticmethod
+    def last(folder: Path) -> NodeState:
+        """The last state in a folder, whoever owns it."""
+        return _node_state(*read_arrays(max(folder.glob("round-*")), KIND))
+
+    # No second answer: what a round was computed from and what left after it are on disk before the
+    # boxes leave, for the whole job, and hold whatever anybody says about restarting.
+
+    def note(self, t: int, inputs: Inputs | None = None, released: str | None = None) -> None:
+        """Round `t` was computed from these messages, or this content left after it."""
+        line = {"rows": self.fingerprint, "round": t}
+        line |= {} if inputs is None else {"inputs": {s: list(i) for s, i in inputs.items()}}
+        line |= {} if released is None else {"released": released}
+        with open(self.folder / "answers.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def answers(self) -> tuple[dict[int, Inputs], dict[int, str]]:
+        """By round: what it was computed from, and the digest of what left after it."""
+        inputs: dict[int, Inputs] = {}
+        released: dict[int, str] = {}
+        for line in json_lines(self.folder / "answers.jsonl"):
+            if line["rows"] == self.fingerprint:
+                if "inputs" in line:
+                    inputs[line["round"]] = {s: (r, d) for s, (r, d) in line["inputs"].items()}
+                if "released" in line:
+                    released[line["round"]] = line["released"]
+        return inputs, released
+
+    def keep_boxes(self, t: int, boxes: Mapping[str, bytes]) -> None:
+        """The sealed boxes of round `t`, by destination, as they are about to leave."""
+        content = Frame({"fingerprint": self.fingerprint}, boxes=dict(boxes)).encode()
+        write_durably(self._path("sent", t), content)
+
+    def boxes(self, t: int) -> dict[str, bytes] | None:
+        """The boxes that left after round `t`, if they are still here."""
+        try:
+            frame = Frame.decode(self._path("sent", t).read_bytes(), 2**30)
         except (OSError, FrameError):
             return None
-        if frame.head["fingerprint"] != self.fingerprint or frame.head["round"] != round:
-            return None
-        arrays = frame.arrays
-        state = tuple(array for name, array in arrays.items() if name.startswith("state."))
-        heard = {}
-        for source, (source_round, length, number) in frame.head["heard"].items():
-            parts = [arrays[f"heard.{number:04d}.{i:04d}"] for i in range(length or 0)]
-            heard[source] = (source_round, None if length is None else tuple(parts))
-        return Saved(round, state, heard)
+        return frame.boxes if frame.head.get("fingerprint") == self.fingerprint else None
 
-    @classmethod
-    def look(cls, folder: Path) -> Saved:
-        """The last round in a folder, whoever owns it."""
-        path = max(folder.glob("round-*.fmx"))
-        store = cls.__new__(cls)
-        store.folder = folder
-        store.fingerprint = Frame.decode(path.read_bytes()[32:], STATE_BYTES).head["fingerprint"]
-        saved = store.read(int(path.stem.removeprefix("round-")))
-        if saved is None:
-            raise ValueError(f"{str(path)!r} is damaged.")
-        return saved
+    def _path(self, kind: str, t: int) -> Path:
+        ending = "safetensors" if kind == "round" else "fmx"
+        return self.folder / f"{kind}-{t:06d}.{ending}"
 
-    def forget_after(self, round: int) -> None:
-        """Drop later rounds: the federation has gone back to this one."""
-        for later in self.rounds():
-            if later > round:
-                self._path(later).unlink(missing_ok=True)
 
-    def _path(self, round: int) -> Path:
-        return self.folder / f"round-{round:06d}.fmx"
+def digest(content: bytes) -> str:
+    """What stands for a message in the records."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Records of a file; a last line that a crash has torn was never acted upon."""
+    found = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+    return found
+
+
+def _numbers(folder: Path, kind: str) -> list[int]:
+    found = (path.stem.removeprefix(f"{kind}-") for path in folder.glob(f"{kind}-*"))
+    return sorted(int(text) for text in found if text.isdigit())
+
+
+def _digest_of(arrays: Mapping[str, np.ndarray]) -> str:
+    content = hashlib.sha256()
+    for name in sorted(arrays):
+        content.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return content.hexdigest()
+
+
+def _node_state(arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> NodeState:
+    state = tuple(arrays[name] for name in sorted(arrays) if name.startswith("state."))
+    heard = {
+        source: (t, Mixture(*(arrays[f"heard.{source}.{p}"] for p in PARTS)) if spoke else None)
+        for source, (t, spoke) in header["heard"].items()
+    }
+    return NodeState(header["round"], state, heard)
 
 
 class LocalLog:

@@ -25,8 +25,9 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.widgets.info_collector import InfoCollector
 
-from fedmixtures.federation.job import Job
+from fedmixtures.federation.job import SignedJob
 from fedmixtures.federation.nvflare.transport import BODY, NOBODY, PROGRESS_TOPIC
+from fedmixtures.federation.rounds import common_round, hello
 from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
 
 OUTCOME, RESULTS = "outcome.json", "sealed_results"
@@ -37,8 +38,8 @@ class RoundsController(Controller):
 
     Parameters
     ----------
-    job
-        The job as plain JSON.
+    signed
+        The signed job as plain JSON.
     hello_timeout
         Seconds a site may take to get ready: it compiles then, and gives signs of life.
     deadline
@@ -52,14 +53,15 @@ class RoundsController(Controller):
 
     def __init__(
         self,
-        job: dict[str, Any],
+        signed: dict[str, Any],
         hello_timeout: int = 1800,
         deadline: float = 60.0,
         lost_after: float = 20.0,
         start_timeout: float = 90.0,
     ):
         super().__init__(task_check_period=0.1)
-        self.job = Job.from_plain(job)
+        self.signed = SignedJob.from_plain(signed)
+        self.job = self.signed.job
         self.hello_timeout, self.deadline = hello_timeout, deadline
         self.lost_after, self.start_timeout = lost_after, start_timeout
         self.replies: dict[str, Frame] = {}
@@ -117,14 +119,12 @@ class RoundsController(Controller):
     def _segment(self, abort: Signal, fl_ctx: FLContext) -> dict[str, Any]:
         here = [c for c in fl_ctx.get_engine().get_clients() if c.name in self.job.n_components]
         begun = time.time()
-        hello = request("hello", job=json.loads(self.job.to_json()))
-        lost = self._ask_all("hello", hello, here, abort, fl_ctx, self.hello_timeout)
+        lost = self._ask_all("hello", hello(self.signed), here, abort, fl_ctx, self.hello_timeout)
         if refused := self._refused():
             return {"outcome": "refused", "reasons": refused}
         if lost or abort.triggered:
             return {"outcome": "lost", "sites": lost}
-        rounds = [set(reply.head["rounds"]) for reply in self.replies.values()]
-        common = max(set.intersection(*rounds))
+        common = common_round(self.replies)
         present = [client.name for client in here]
         ready = time.time()
         run = request("run", round=common, present=present, deadline=self.deadline)

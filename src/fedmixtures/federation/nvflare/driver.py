@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
@@ -29,10 +29,15 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.hci.proto import MetaStatusValue
 
-from fedmixtures.federation.job import Job
+from fedmixtures.federation.job import Job, SignedJob
 from fedmixtures.federation.nvflare.controller import OUTCOME, RESULTS
 from fedmixtures.federation.nvflare.kits import ADMIN, write_job
 from fedmixtures.federation.wire.frames import Frame
+from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.sealing import Address, SiteKey
+
+if TYPE_CHECKING:
+    from fedmixtures.mixture.mixture import Mixture
 
 Listener = Callable[[str, dict[str, Any]], None]
 ENDED = ("FINISHED", "FAILED", "ABORTED", "ABANDONED", "DELETED")
@@ -52,7 +57,7 @@ class FederationError(RuntimeError):
 
 
 @dataclass
-class Watched:
+class FitRecord:
     """What became of a fit."""
 
     segments: list[dict[str, Any]] = field(default_factory=list)
@@ -130,40 +135,42 @@ class Driver:
             time.sleep(1.0)
 
     def fit(
-        self, job: Job, patience: float = 120.0, max_segments: int = 20, **controller: Any
-    ) -> Watched:
+        self, signed: SignedJob, patience: float = 120.0, max_segments: int = 20, **controller: Any
+    ) -> FitRecord:
         """Run a job to its end, through losses; `FederationError` if a site refuses it."""
-        watched, last = Watched(), ""
+        job, record, last = signed.job, FitRecord(), ""
         for number in range(max_segments):
             here = self.wait_for(job.sites, patience)
             begun = time.time()
             try:
-                job_id = self._submit(job, len(here), controller, last)
+                job_id = self._submit(signed, len(here), controller, last)
                 self.listener("segment", {"number": number, "job_id": job_id, "sites": here})
-                outcome = self._watch(job_id, job, watched)
+                outcome = self._watch(job_id, job, record)
                 last = job_id
             except LOST_HUB:
                 self.close()
                 outcome = {"outcome": "lost", "sites": ["hub"]}
             outcome["seconds"] = time.time() - begun
             outcome["absent"] = sorted(set(job.sites) - set(here))
-            watched.segments.append(outcome)
+            record.segments.append(outcome)
             self.listener("segment ended", outcome)
             if outcome["outcome"] == "completed":
-                return watched
+                return record
             if outcome["outcome"] == "refused":
                 raise FederationError("; ".join(outcome["reasons"].values()))
         raise FederationError(f"the fit was interrupted {max_segments} times and is given up.")
 
-    def _submit(self, job: Job, n_sites: int, controller: dict[str, Any], last: str) -> str:
+    def _submit(
+        self, signed: SignedJob, n_sites: int, controller: dict[str, Any], last: str
+    ) -> str:
         if last:  # it may hang about as "running"
             with contextlib.suppress(Exception):
                 self.session().abort_job(last)
         with tempfile.TemporaryDirectory() as folder:
-            path = write_job(Path(folder) / job.name, job, n_sites, **controller)
+            path = write_job(Path(folder) / signed.job.name, signed, n_sites, **controller)
             return self.session().submit_job(str(path))
 
-    def _watch(self, job_id: str, job: Job, watched: Watched) -> dict[str, Any]:
+    def _watch(self, job_id: str, job: Job, record: FitRecord) -> dict[str, Any]:
         """Until the segment ends; progress is told as it comes."""
         hub, ran, gone = None, False, 0
         while True:
@@ -176,7 +183,7 @@ class Driver:
                     return {"outcome": "lost", "sites": ["hub"]}
                 status = str(session.get_job_meta(job_id).get("status", ""))
                 if any(word in status for word in ENDED):
-                    return self._outcome(job_id, job, status, watched)
+                    return self._outcome(job_id, job, status, record)
                 progress = self.progress(job_id)
                 ran, gone = ran or bool(progress), 0 if progress else gone + 1
                 if ran and gone == GONE:  # over, but the hub waits for a lost site to say so too
@@ -202,7 +209,7 @@ class Driver:
         found = stats.get("server", stats) if isinstance(stats, dict) else {}
         return found.get("fedmixtures", {}) if isinstance(found, dict) else {}
 
-    def _outcome(self, job_id: str, job: Job, status: str, watched: Watched) -> dict[str, Any]:
+    def _outcome(self, job_id: str, job: Job, status: str, record: FitRecord) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 place = Path(self.session().download_job_result(job_id, folder))
@@ -213,28 +220,26 @@ class Driver:
                 return {"outcome": "lost", "sites": [], "status": status}
             for path in place.rglob(f"{RESULTS}/*.fmx"):
                 if path.stem in job.n_components:
-                    watched.results[path.stem] = path.read_bytes()
+                    record.results[path.stem] = path.read_bytes()
             return json.loads(found.read_text())
 
 
-def open_results(job: Job, results: dict[str, bytes], key: Any, roster: Any) -> dict[str, Any]:
+def open_results(
+    job: Job, results: dict[str, bytes], key: SiteKey, roster: Roster
+) -> dict[str, Mixture | None]:
     """Final models sealed for the collector, by site; None for a site that released nothing."""
-    import numpy as np
-
     from fedmixtures.federation.node.program import feasible_of, program_of
     from fedmixtures.federation.wire.message import decode_message
-    from fedmixtures.federation.wire.sealing import Address
-    from fedmixtures.mixture.mixture import Mixture
 
     if job.collector is None:
         return {}
-    k, d = job.most_components, len(job.features)
-    like = Mixture(np.full(k, 1 / k), np.zeros((k, d)), np.tile(np.eye(d), (k, 1, 1)))
-    found = {}
+    feasible, found = feasible_of(program_of(job)), {}
     for site, content in results.items():
         frame = Frame.decode(content)
         for entry in frame.head.get("boxes", ()):
             address = Address(job.key, entry["round"], site, job.collector)
-            opened = key.open(frame.boxes[entry["box"]], roster.keys[site], address)
-            found[site] = decode_message(opened, like, feasible_of(program_of(job)))
+            sender = roster.sealing_key(site, "site")
+            opened = key.open(frame.boxes[entry["box"]], sender, address)
+            k, d = job.most_components, len(job.features)
+            found[site] = decode_message(opened, k, d, feasible)
     return found

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import tomli_w
 
 from fedmixtures.federation.node.site import SiteConfig
 from fedmixtures.federation.nvflare.kits import (
@@ -22,10 +25,13 @@ from fedmixtures.federation.nvflare.kits import (
     secure,
     secure_hub,
 )
-from fedmixtures.federation.wire.sealing import Roster, SiteKey, fingerprint
-from fedmixtures.io.runs import to_toml
+from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.sealing import SiteKey
+from fedmixtures.io.durable import write_durably
 
 PROFILE, AUTHORITY = "profile.yaml", "ca"
+ROLES_OF_CERTIFICATES = {"server": "hub", "client": "site", "lead": "researcher"}
+"""What NVFlare's types of certificates are here; a request for any other is refused."""
 
 
 def init_hub(folder: Path, host: str, port: int) -> tuple[Path, str]:
@@ -40,13 +46,13 @@ def init_hub(folder: Path, host: str, port: int) -> tuple[Path, str]:
         "server": _server(host, port),
     }
     (folder / PROFILE).write_text(json.dumps(profile, indent=2))
-    told = nvflare(
+    printed = nvflare(
         "cert", "init", "--profile", str(folder / PROFILE), "-o", str(folder / AUTHORITY)
     )
-    mark = _fingerprint_in(told)
+    mark = _fingerprint_in(printed)
     hub = {"name": host, "type": "server", "org": "hub", "default_host": host}
     request(folder, hub | {"fed_learn_port": port})
-    signed = approve(folder, folder / host / f"{host}.request.zip")
+    signed = approve(folder, folder / host / f"{host}.request.zip", host, "hub")
     kit = package(folder, host, signed, mark)
     secure_hub(kit)
     return kit, mark
@@ -67,18 +73,40 @@ def request_site(folder: Path, name: str, host: str, port: int) -> tuple[Path, s
     organisation = re.sub(r"\W", "_", name)
     participant = {"name": name, "type": "client", "org": organisation}
     path = request(folder, participant | {"server": _server(host, port)})
-    return path, _sealing_key(folder)
+    return path, _own_key(folder).public
 
 
 def request_researcher(folder: Path, name: str, host: str, port: int) -> tuple[Path, str]:
-    """A researcher's request (a name like an e-mail address), and the public sealing key."""
+    """A researcher's request (a name like an e-mail address), and the public identity."""
     participant = {"name": name, "type": "admin", "role": "lead", "org": "research"}
     path = request(folder, participant | {"server": _server(host, port)})
-    return path, _sealing_key(folder)
+    return path, _own_key(folder).identity
 
 
-def approve(folder: Path, zip_file: Path) -> Path:
-    """Sign a request, at the hub; the answer holds certificates alone."""
+def read_request(zip_file: Path) -> tuple[str, str]:
+    """Name and role that a request asks for, from the certificate request that would be signed."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    try:
+        with zipfile.ZipFile(zip_file) as content:
+            (path,) = [name for name in content.namelist() if name.endswith(".csr")]
+            subject = x509.load_pem_x509_csr(content.read(path)).subject
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{str(zip_file)!r} is no request of `federate join`: {error}") from None
+    entry = lambda kind: [str(part.value) for part in subject.get_attributes_for_oid(kind)]
+    name, kind = entry(NameOID.COMMON_NAME), entry(x509.ObjectIdentifier("1.2.840.113549.1.9.2"))
+    return "".join(name), ROLES_OF_CERTIFICATES.get("".join(kind), "".join(kind) or "nothing")
+
+
+def approve(folder: Path, zip_file: Path, name: str, role: str) -> Path:
+    """Sign a request, at the hub, if it asks for this name and role and no other."""
+    found = read_request(zip_file)
+    if found != (name, role):
+        raise ValueError(
+            f"{str(zip_file)!r} asks for a certificate of {found[0]!r} as a {found[1]}, not of "
+            f"{name!r} as a {role}. Ask whoever sent it."
+        )
     out = zip_file.with_name(zip_file.name.replace(".request.zip", ".signed.zip"))
     nvflare(
         "cert", "approve", str(zip_file), "-c", str(folder / AUTHORITY),
@@ -112,12 +140,12 @@ def finish_site(
             "max_rounds": 200,
             "max_components": 10,
             "couplings": ["mmd", "kl"],
-            "share_counts": False,
             "share_result": False,
         },
-        "release_gate": {"min_count": 11, "per_feature": 5},
+        "release_gate": {"min_count": 11, "per_feature": 5, "rounding": 0.1},
+        "releases": {"max_jobs": 5, "max_models": 500},
     }
-    (kit / "local" / SITE_FILE).write_text(to_toml(config))
+    write_durably(kit / "local" / SITE_FILE, tomli_w.dumps(config).encode())
     SiteConfig.load(kit / "local" / SITE_FILE).read_rows()  # say now what is wrong with them
     if not (folder / "roster.toml").exists():
         Roster({name: SiteKey.load(folder / "site.key").public}).save(folder / "roster.toml")
@@ -127,31 +155,19 @@ def finish_site(
     return kit
 
 
-def add_to_roster(path: Path, name: str, public: str) -> str:
-    """Pin a site's public key; a key that is already pinned is never replaced."""
-    known = dict(Roster.load(path).keys) if path.exists() else {}
-    if known.get(name, public) != public:
-        raise ValueError(
-            f"the roster already holds another key of {name!r}. If that site has really made a "
-            f"new one, take the old line out of {str(path)!r} yourself."
-        )
-    Roster({**known, name: public}).save(path)
-    return fingerprint(public)
-
-
-def _sealing_key(folder: Path) -> str:
+def _own_key(folder: Path) -> SiteKey:
     path = folder / "site.key"
     if not path.exists():
         SiteKey.generate().save(path)
-    return SiteKey.load(path).public
+    return SiteKey.load(path)
 
 
 def _server(host: str, port: int) -> dict:
     return {"host": host, "fed_learn_port": port, "admin_port": port}
 
 
-def _fingerprint_in(told: str) -> str:
-    found = re.search(r"SHA256:[0-9A-F:]{95}", told)
+def _fingerprint_in(printed: str) -> str:
+    found = re.search(r"SHA256:[0-9A-F:]{95}", printed)
     if found is None:
-        raise ValueError(f"nvflare told no fingerprint: {told[-300:]}")
+        raise ValueError(f"nvflare printed no fingerprint: {printed[-300:]}")
     return found.group()

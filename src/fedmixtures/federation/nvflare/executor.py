@@ -1,7 +1,7 @@
-"""NVFlare at a site: carries boxes between the node and its neighbours, and knows no model.
+"""NVFlare at a site: carries parcels between the node and its neighbours, and knows no model.
 
 The site's own configuration is read from ``local/fedmixtures.toml`` of its NVFlare workspace, never
-from the job. Boxes from other sites lie in an inbox by claimed source and round until the node has
+from the job. Boxes from other sites lie in a mailbox by claimed source and round until the node has
 opened them; whoever sent them, only the node says whether they are what they claim.
 """
 
@@ -26,10 +26,11 @@ from fedmixtures.federation.nvflare.transport import (
     BODY,
     BOX_TOPIC,
     NOBODY,
-    Carrier,
-    Inbox,
-    Voice,
+    Heartbeat,
+    Mailbox,
+    Outbox,
 )
+from fedmixtures.federation.rounds import NodeRefused, Parcel, SiteRounds, asked
 from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
 
 SITE_FILE = "fedmixtures.toml"
@@ -44,8 +45,8 @@ class NodeExecutor(Executor):
 
     def __init__(self):
         super().__init__()
-        self.inbox = Inbox()
-        self.voice: Voice | None = None
+        self.mailbox = Mailbox()
+        self.heartbeat: Heartbeat | None = None
         self.node: Any = None
         self.job: Job | None = None
         self.round = -1
@@ -55,10 +56,10 @@ class NodeExecutor(Executor):
         """Listen to the other sites, and be heard by the hub, from the start of the run on."""
         if event_type == EventType.START_RUN:
             engine = fl_ctx.get_engine()
-            self.voice = Voice(engine, fl_ctx.get_identity_name())
+            self.heartbeat = Heartbeat(engine, fl_ctx.get_identity_name())
             engine.register_aux_message_handler(BOX_TOPIC, self._receive)
-        elif event_type == EventType.END_RUN and self.voice is not None:
-            self.voice.close()
+        elif event_type == EventType.END_RUN and self.heartbeat is not None:
+            self.heartbeat.close()
 
     def _receive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """A box from somewhere: kept if it could be for us."""
@@ -78,14 +79,14 @@ class NodeExecutor(Executor):
             # Others may have begun the segment, at a round this site has not been told yet.
             if t > (job.n_rounds if self.round < 0 else self.round + AHEAD + job.reach):
                 return self._turned_away(source, data, "no site can be that many rounds ahead")
-        kept = self.inbox.put(source, t, box)
+        kept = self.mailbox.put(source, t, box)
         return make_reply(ReturnCode.OK if kept else ReturnCode.SERVICE_UNAVAILABLE)
 
     def _turned_away(self, source: str, data: Any, reason: str) -> Shareable:
         """Count it for the hub's eyes; note the first ones in the local log."""
-        if self.voice is not None:
-            self.voice.rejected[source] += 1
-            if self.node is not None and self.voice.rejected.total() <= LOGGED_REFUSALS:
+        if self.heartbeat is not None:
+            self.heartbeat.rejected[source] += 1
+            if self.node is not None and self.heartbeat.rejected.total() <= LOGGED_REFUSALS:
                 size = len(data) if isinstance(data, (bytes, bytearray)) else None
                 self.node.log.write("turned away", claims=source, bytes=size, reason=reason)
         return make_reply(ReturnCode.BAD_REQUEST_DATA)
@@ -98,12 +99,15 @@ class NodeExecutor(Executor):
             frame = Frame.decode(shareable.get(BODY))
         except FrameError:
             return make_reply(ReturnCode.BAD_TASK_DATA)
-        if task_name == "hello":
-            reply = self._hello(frame, fl_ctx)
-        elif task_name == "run" and self.job is not None and self.voice is not None:
-            reply = self._run(self.job, self.voice, frame, fl_ctx, abort_signal)
-        else:
-            return make_reply(ReturnCode.TASK_UNKNOWN)
+        try:
+            if task_name == "hello":
+                reply = self._hello(frame, fl_ctx)
+            elif task_name == "run" and self.job is not None and self.heartbeat is not None:
+                reply = self._run(self.job, self.heartbeat, frame, fl_ctx, abort_signal)
+            else:
+                return make_reply(ReturnCode.TASK_UNKNOWN)
+        except NodeRefused as refusal:
+            reply = refusal.reply
         result = make_reply(ReturnCode.OK)
         result[BODY] = reply.encode()
         return result
@@ -118,9 +122,8 @@ class NodeExecutor(Executor):
                 self.log_exception(fl_ctx, f"{SITE_FILE} or what it names cannot be used")
                 reason = f"site {name!r} is not set up: its own log says why"
                 return request("refused", site=name, reason=reason)
-        reply = self._ask(frame)
-        if reply.head["kind"] == "hello":
-            self.job = Job.from_plain(frame.head["job"])
+        reply = asked(self._ask, frame)
+        self.job = Job.from_plain(frame.head["job"])
         return reply
 
     def _loaded(self, fl_ctx: FLContext, name: str) -> Any:
@@ -137,67 +140,53 @@ class NodeExecutor(Executor):
     def _ask(self, frame: Frame) -> Frame:
         began = time.perf_counter()
         try:
-            return Frame.decode(self.node.handle(frame.encode()))
+            return self.node.answer(frame)
         finally:
             self.in_node += time.perf_counter() - began
 
     def _run(
-        self, job: Job, voice: Voice, frame: Frame, fl_ctx: FLContext, abort_signal: Signal
+        self, job: Job, heartbeat: Heartbeat, frame: Frame, fl_ctx: FLContext, abort: Signal
     ) -> Frame:
         """All rounds from the common one on."""
         head, name = frame.head, self.node.name
-        neighbours = set(job.neighbours(name)) & set(head["present"])
-        carrier = Carrier(fl_ctx.get_engine(), name, job.key, neighbours)
-        began, self.in_node, done = time.perf_counter(), 0.0, False
-        alone = bool(job.neighbours(name)) and not neighbours
+        site = SiteRounds(self._ask, job, name, head["present"])
+        outbox = Outbox(fl_ctx.get_engine(), name, job.key, site.neighbours)
+        began, self.in_node, patience = time.perf_counter(), 0.0, 0.0
         try:
-            reply = self._ask(request("share", job=job.key, round=head["round"]))
-            while reply.head["kind"] != "refused" and not abort_signal.triggered:
-                self.round = voice.round = reply.head["round"]
-                carrier.send(reply)
-                if self.round >= job.n_rounds or alone:  # nobody will speak: it holds, others end
-                    done = True
-                    return self._ask(request("result", job=job.key))
-                reply = self._one_round(job, voice, neighbours, head["deadline"], abort_signal)
-            return reply
+            parcels = site.begin(head["round"])
+            while not abort.triggered:
+                self.round = heartbeat.round = site.round
+                outbox.send(parcels)
+                if site.is_over:  # where nobody will speak to it, it holds and the others end
+                    patience = LAST_WORDS
+                    return site.result()
+                parcels = self._one_round(site, heartbeat, head["deadline"], abort)
+            return request("refused", reason="the run was ended")
         finally:
             self.node.log.write(
                 "ran", job=job.key, rounds=self.round - head["round"],
                 seconds=round(time.perf_counter() - began, 4), in_node=round(self.in_node, 4),
             )  # fmt: skip
-            carrier.close(LAST_WORDS if done else 0.0)
-            voice.say()
+            outbox.close(patience)
+            heartbeat.say()
 
     def _one_round(
-        self, job: Job, voice: Voice, neighbours: set[str], deadline: float, abort: Signal
-    ) -> Frame:
+        self, site: SiteRounds, heartbeat: Heartbeat, deadline: float, abort: Signal
+    ) -> list[Parcel]:
         """Wait for the neighbours that are there, then step; hold while nobody is heard."""
-        t, key = self.round, job.key
-        end, fresh = time.monotonic() + deadline, set()
+        t, end = site.round, time.monotonic() + deadline
         while not abort.triggered:
-            boxes = self.inbox.up_to(t)
-            if boxes:
-                reply = self._ask(_with_boxes(request("take", job=key, round=t), boxes))
-                if reply.head["kind"] == "refused":
-                    return reply
-                fresh = set(reply.head["fresh"])
-                for entry in reply.head["rejected"]:
-                    known = entry["source"] in job.n_components
-                    voice.rejected[entry["source"] if known else NOBODY] += 1
+            if arrived := self.mailbox.up_to(t, site.site):
+                for entry in site.take(arrived):
+                    known = entry["source"] in site.job.n_components
+                    heartbeat.rejected[entry["source"] if known else NOBODY] += 1
             late = time.monotonic() > end
-            if neighbours <= fresh or (late and fresh):
-                reply = self._ask(request("step", job=key, round=t, messages=[]))
-                if reply.head["kind"] == "refused" or not reply.head["held"]:
-                    voice.waiting_for = []
-                    return reply
-            self.inbox.wait(0.2)
+            if not site.missing or (late and site.fresh):
+                parcels = site.step()
+                if site.round > t:
+                    heartbeat.waiting_for = []
+                    return parcels
+            self.mailbox.wait(0.2)
             if time.monotonic() > end - deadline + SILENT_AFTER:
-                voice.waiting_for = sorted(neighbours - fresh)
-        return request("refused", reason="the run was ended")
-
-
-def _with_boxes(frame: Frame, boxes: list[tuple[str, int, bytes]]) -> Frame:
-    listed = [{"source": s, "round": r, "box": f"b{i}"} for i, (s, r, _) in enumerate(boxes)]
-    return Frame(
-        {**frame.head, "messages": listed}, boxes={f"b{i}": b for i, (*_, b) in enumerate(boxes)}
-    )
+                heartbeat.waiting_for = sorted(site.missing)
+        return []

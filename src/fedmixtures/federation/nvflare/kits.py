@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmixtures.federation.job import Job
+from fedmixtures.federation.job import SignedJob
 
 EXECUTOR = "fedmixtures.federation.nvflare.executor.NodeExecutor"
 CONTROLLER = "fedmixtures.federation.nvflare.controller.RoundsController"
@@ -84,6 +84,8 @@ def provision(folder: Path, sites: Sequence[str], port: int, host: str = "localh
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "project.yml").write_text(json.dumps(project, indent=2))  # JSON is YAML
     nvflare("provision", "-p", str(folder / "project.yml"), "-w", str(folder), cwd=folder)
+    for path in (folder / PROJECT).iterdir():  # among them the authority's private key
+        path.chmod(0o700)
     return folder / PROJECT / "prod_00"
 
 
@@ -139,17 +141,17 @@ def check_site(kit: Path) -> list[str]:
     return wrong
 
 
-def write_job(folder: Path, job: Job, n_sites: int, **controller: Any) -> Path:
+def write_job(folder: Path, signed: SignedJob, n_sites: int, **controller: Any) -> Path:
     """The three files of an NVFlare job: no code, no `custom` folder."""
     config = folder / "app" / "config"
     config.mkdir(parents=True, exist_ok=True)
     meta = {
-        "name": job.name,
+        "name": signed.job.name,
         "resource_spec": {},
         "min_clients": n_sites,
         "deploy_map": {"app": ["@ALL"]},
     }
-    arguments = {"job": json.loads(job.to_json()), **controller}
+    arguments = {"signed": signed.to_plain(), **controller}
     server = {
         "format_version": 2,
         "workflows": [{"id": "rounds", "path": CONTROLLER, "args": arguments}],

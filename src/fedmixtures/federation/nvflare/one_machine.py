@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
-from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.store import Saved, Store
-from fedmixtures.federation.nvflare.driver import Driver, Listener, Watched, open_results
+from fedmixtures.federation.job import Job, SignedJob
+from fedmixtures.federation.node.store import NodeState, Store
+from fedmixtures.federation.nvflare.driver import Driver, FitRecord, Listener, open_results
 from fedmixtures.federation.nvflare.kits import (
     ADMIN,
     EXECUTOR,
@@ -21,8 +22,9 @@ from fedmixtures.federation.nvflare.kits import (
     secure_hub,
 )
 from fedmixtures.federation.nvflare.processes import Party, free_port
-from fedmixtures.federation.wire.sealing import Roster, SiteKey
-from fedmixtures.io.runs import to_toml
+from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.sealing import SiteKey
+from fedmixtures.io.durable import write_durably
 
 COLLECTOR = "researcher"
 
@@ -36,8 +38,8 @@ class OneMachine:
         New folder for kits, keys, rows and states.
     rows
         Rows of every site; written to a file of that site, and used from there.
-    limits, gate, budget
-        Entries of the sites' ``[limits]``, ``[release_gate]`` and ``[privacy]``.
+    sections
+        Entries of sections of the sites' files, such as ``limits`` or ``release_gate``.
     """
 
     def __init__(
@@ -45,23 +47,23 @@ class OneMachine:
         folder: Path,
         rows: Mapping[str, np.ndarray],
         features: tuple[str, ...],
-        limits: Mapping[str, Any] | None = None,
-        gate: Mapping[str, Any] | None = None,
-        budget: Mapping[str, Any] | None = None,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
         listener: Listener | None = None,
     ):
         folder = folder.absolute()  # every party runs in a folder of its own
         self.folder, self.sites, self.listener = folder, tuple(rows), listener
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # all private keys are in here
         self.kits = provision(folder, self.sites, free_port())
         secure_hub(self.kits / HUB)
         keys = {name: SiteKey.generate() for name in (*rows, COLLECTOR)}
-        self.roster = Roster({name: key.public for name, key in keys.items()})
         self.key = keys[COLLECTOR]
+        sites = {name: keys[name].public for name in rows}
+        self.roster = Roster(sites, {COLLECTOR: self.key.identity})
         for name in rows:
-            allowed = {"limits": limits, "release_gate": gate, "privacy": budget}
             path = self.kits / name / "local" / SITE_FILE
             own = folder / "sites" / name
-            write_site(own, path, name, keys[name], self.roster, rows[name], features, allowed)
+            write_site(own, path, name, keys[name], self.roster, rows[name], features, sections)
             secure(self.kits / name, EXECUTOR)
         # One thread each: they share the machine, and rounds are small.
         thrifty = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
@@ -84,22 +86,26 @@ class OneMachine:
         for party in self.parties.values():
             party.stop()
 
-    def fit(self, job: Job, **options: Any) -> Watched:
+    def fit(self, job: Job, **options: Any) -> FitRecord:
         """Run a job to its end."""
-        return self.driver.fit(job, **options)
+        return self.driver.fit(self.signed(job), **options)
 
-    def collected(self, job: Job, watched: Watched) -> dict[str, Any]:
+    def signed(self, job: Job) -> SignedJob:
+        """The job as the researcher signs it."""
+        return SignedJob.by(COLLECTOR, self.key, job)
+
+    def collected(self, job: Job, record: FitRecord) -> dict[str, Any]:
         """Final models that came to the researcher."""
-        return open_results(job, watched.results, self.key, self.roster)
+        return open_results(job, record.results, self.key, self.roster)
 
     def states(self, job: Job) -> dict[str, tuple[np.ndarray, ...]]:
         """The arrays of every site's last checkpoint, as they lie on its disk."""
         return {name: self.saved(job, name).state for name in self.sites}
 
-    def saved(self, job: Job, name: str) -> Saved:
+    def saved(self, job: Job, name: str) -> NodeState:
         """The last checkpoint of a site, read without its rows."""
         folder = self.folder / "sites" / name / "state" / f"{job.name}-{job.key[:12]}"
-        return Store.look(folder)
+        return Store.last(folder)
 
 
 def write_site(
@@ -110,7 +116,7 @@ def write_site(
     roster: Roster,
     rows: np.ndarray,
     features: tuple[str, ...],
-    allowed: Mapping[str, Mapping[str, Any] | None] | None = None,
+    sections: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """What one site holds, in its own folder, and its configuration at `path`."""
     folder.mkdir(parents=True, mode=0o700)
@@ -126,6 +132,6 @@ def write_site(
         "state": str(folder / "state"),
         "data": {"path": str(folder / "rows.csv"), "columns": list(features)},
     }
-    config |= {section: dict(entries or {}) for section, entries in (allowed or {}).items()}
+    config |= {section: dict(entries) for section, entries in (sections or {}).items()}
     config["limits"] = {"share_result": True, **config.get("limits", {})}
-    path.write_text(to_toml(config))
+    write_durably(path, tomli_w.dumps(config).encode())

@@ -1,4 +1,4 @@
-"""How a site's boxes and its signs of life travel through NVFlare."""
+"""How a site's parcels and its signs of life travel through NVFlare."""
 
 # NVFlare is an extra, which need not be there to check the types of the rest.
 # pyright: reportMissingImports=false
@@ -10,12 +10,14 @@ import hashlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 
+from fedmixtures.federation.rounds import Parcel
 from fedmixtures.federation.wire.frames import Frame
 
 BOX_TOPIC, PROGRESS_TOPIC = "fedmixtures.box", "fedmixtures.progress"
@@ -30,7 +32,7 @@ LATE_ROUNDS = 2
 """For so long a box that comes twice is taken for a lost receipt; later it is a replay."""
 
 
-class Inbox:
+class Mailbox:
     """Boxes that wait, by claimed source and round; bounded."""
 
     def __init__(self):
@@ -56,15 +58,15 @@ class Inbox:
             self.arrived.notify_all()
             return True
 
-    def up_to(self, round: int) -> list[tuple[str, int, bytes]]:
-        """Take out all boxes of this round and earlier ones."""
+    def up_to(self, round: int, site: str = "") -> list[Parcel]:
+        """Take out all boxes of this round and earlier ones, as parcels for `site`."""
         with self.arrived:
             keys = sorted(key for key in self._boxes if key[1] <= round)
             taken = [(*key, box) for key in keys for box in self._boxes.pop(key)]
             self._bytes -= sum(len(box) for *_, box in taken)
             self._taken = {entry for entry in self._taken if entry[1] >= round - LATE_ROUNDS}
             self._taken |= {(source, t, _digest(box)) for source, t, box in taken}
-            return taken
+            return [Parcel(source, site, t, box) for source, t, box in taken]
 
     def wait(self, seconds: float) -> None:
         """Until something arrives, or for so long."""
@@ -72,7 +74,7 @@ class Inbox:
             self.arrived.wait(seconds)
 
 
-class Voice:
+class Heartbeat:
     """Tells the hub every second that this site lives, its round and who is silent; nothing else.
 
     A thread of its own: a site that compiles, or waits for a neighbour that has died, is not dead.
@@ -83,7 +85,7 @@ class Voice:
         self.round, self.waiting_for = 0, []
         self.rejected: Counter[str] = Counter()
         self.closed = threading.Event()
-        self.thread = threading.Thread(target=self._speak, daemon=True, name="voice")
+        self.thread = threading.Thread(target=self._speak, daemon=True, name="heartbeat")
         self.thread.start()
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class Voice:
             )
 
 
-class Carrier:
+class Outbox:
     """Sends boxes to the neighbours that are there, until they are acknowledged."""
 
     def __init__(self, engine: Any, site: str, job_key: str, present: set[str]):
@@ -115,14 +117,14 @@ class Carrier:
         self.closed = threading.Event()
         self.under_way: list[Any] = []
 
-    def send(self, reply: Frame) -> None:
-        """The boxes of a reply; nobody waits for it."""
+    def send(self, parcels: Sequence[Parcel]) -> None:
+        """Send these; nobody waits for it."""
         self.under_way = [sending for sending in self.under_way if not sending.done()]
-        for entry in reply.head.get("boxes", ()):
-            if entry["destination"] in self.present:
-                head = {"source": self.site, "round": entry["round"], "job": self.job_key}
-                frame = Frame(head, boxes={"box": reply.boxes[entry["box"]]}).encode()
-                sending = self.pool.submit(self._until_acknowledged, entry["destination"], frame)
+        for parcel in parcels:
+            if parcel.destination in self.present:
+                head = {"source": self.site, "round": parcel.round, "job": self.job_key}
+                frame = Frame(head, boxes={"box": parcel.box}).encode()
+                sending = self.pool.submit(self._until_acknowledged, parcel.destination, frame)
                 self.under_way.append(sending)
 
     def _until_acknowledged(self, destination: str, frame: bytes) -> None:

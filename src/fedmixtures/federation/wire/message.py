@@ -1,17 +1,20 @@
-"""What one node tells another in a round, inside the box: arrays, checked before they are used."""
+"""What one site sends another, inside the box: typed messages, checked before they are used.
+
+All messages of a job have the same number of bytes, so that a box does not show whether the release
+gate let a model through.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-import jax
 import numpy as np
 
 from fedmixtures.federation.wire.frames import Frame, FrameError
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
-SCHEMA = "fedmixtures.message.1"
+SCHEMA = "fedmixtures.message.2"
 SLACK = 1e-9
 """Rounding that a model at the bound of the feasible set may carry."""
 
@@ -20,17 +23,46 @@ class ModelRefused(ValueError):
     """A message from a neighbour that is not a usable model."""
 
 
-def encode_message(tree: Any) -> bytes:
-    """Arrays of a message as a frame; None says that the node is there but releases nothing."""
-    if tree is None:
-        return Frame({"schema": SCHEMA, "silent": True}).encode()
-    leaves = jax.tree.leaves(tree)
-    arrays = {str(i): np.asarray(leaf, dtype=np.float64) for i, leaf in enumerate(leaves)}
-    return Frame({"schema": SCHEMA, "silent": False}, arrays).encode()
+@dataclass(frozen=True)
+class ModelMessage:
+    """A node's mixture, fitted to its rows."""
+
+    mixture: Mixture
 
 
-def decode_message(content: bytes, like: Any, feasible: FeasibleSet | None) -> Any:
-    """The message in the structure of `like` (NumPy), or None from a node that only listens.
+@dataclass(frozen=True)
+class PrivateModelMessage:
+    """A node's mixture that differentially private steps have made, from a public start."""
+
+    mixture: Mixture
+
+
+@dataclass(frozen=True)
+class Silence:
+    """The node is there, but releases nothing."""
+
+    n_components: int
+    n_features: int
+
+
+Message = ModelMessage | PrivateModelMessage | Silence
+
+
+def encode_message(message: Message) -> bytes:
+    """The message as a frame; silence is as long as a model."""
+    if isinstance(message, Silence):
+        k, d = message.n_components, message.n_features
+        parts = (np.zeros(k), np.zeros((k, d)), np.zeros((k, d, d)))
+    else:
+        parts = message.mixture.to_numpy().parts
+    arrays = dict(zip(("weights", "means", "covariances"), parts, strict=True))
+    return Frame({"schema": SCHEMA, "silent": int(isinstance(message, Silence))}, arrays).encode()
+
+
+def decode_message(
+    content: bytes, n_components: int, n_features: int, feasible: FeasibleSet | None
+) -> Mixture | None:
+    """The mixture of a message (NumPy), or None from a node that only listens.
 
     `ModelRefused` for wrong shapes, numbers that are not finite, and mixtures off the simplex, not
     positive definite or outside the feasible set.
@@ -39,33 +71,23 @@ def decode_message(content: bytes, like: Any, feasible: FeasibleSet | None) -> A
         frame = Frame.decode(content)
     except FrameError as error:
         raise ModelRefused(str(error)) from None
-    if frame.head.get("schema") != SCHEMA or frame.boxes:
+    silent = frame.head.get("silent")
+    if frame.head.get("schema") != SCHEMA or frame.boxes or silent not in (0, 1):
         raise ModelRefused(f"the message is not of the schema {SCHEMA}")
-    if frame.head.get("silent") is True and not frame.arrays:
+    k, d = n_components, n_features
+    shapes = {"weights": (k,), "means": (k, d), "covariances": (k, d, d)}
+    if set(frame.arrays) != set(shapes):
+        raise ModelRefused(f"the message holds other arrays than {', '.join(shapes)}")
+    for name, shape in shapes.items():
+        if frame.arrays[name].shape != shape:
+            raise ModelRefused(f"{name} have shape {frame.arrays[name].shape}, not {shape}")
+    if silent:
         return None
-    leaves, structure = jax.tree.flatten(like)
-    if list(frame.arrays) != [str(i) for i in range(len(leaves))]:
-        raise ModelRefused(f"the message holds {len(frame.arrays)} arrays, not {len(leaves)}")
-    arrays = list(frame.arrays.values())
-    for array, leaf in zip(arrays, leaves, strict=True):
-        if array.shape != np.shape(leaf):
-            raise ModelRefused(f"an array has shape {array.shape}, not {np.shape(leaf)}")
-        if not np.isfinite(array).all():
-            raise ModelRefused("the message holds NaN or infinity")
-    arrays = [a.astype(np.asarray(leaf).dtype) for a, leaf in zip(arrays, leaves, strict=True)]
-    _check_mixtures(like, arrays, feasible)
-    return jax.tree.unflatten(structure, arrays)
-
-
-def _check_mixtures(like: Any, arrays: list[np.ndarray], feasible: FeasibleSet | None) -> None:
-    """Look at every mixture among the arrays, before a `Mixture` is made of them."""
-    at = 0
-    for part in jax.tree.leaves(like, is_leaf=lambda node: isinstance(node, Mixture)):
-        if isinstance(part, Mixture):
-            check_model(*arrays[at : at + 3], feasible=feasible)
-            at += 3
-        else:
-            at += 1
+    if not all(np.isfinite(array).all() for array in frame.arrays.values()):
+        raise ModelRefused("the message holds NaN or infinity")
+    parts = [frame.arrays[name] for name in shapes]
+    check_model(*parts, feasible=feasible)
+    return Mixture(*parts)
 
 
 def check_model(

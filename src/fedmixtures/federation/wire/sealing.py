@@ -1,9 +1,10 @@
-"""Models sealed between two sites: X25519, HKDF, ChaCha20-Poly1305.
+"""Keys of sites and researchers: boxes sealed between two of them, jobs signed by one.
 
-The key of a box comes from the private key of one end and the public key of the other, so only
-these two can make or open it: origin and secrecy from the hub are one mechanism. Job, round,
-source and destination are bound to the box as associated data. The keys are long-lived, so who
-steals a site's private key can read the boxes recorded before: there is no forward secrecy.
+The key of a box (X25519, HKDF, ChaCha20-Poly1305) comes from the private key of one end and the
+public key of the other, so only these two can make or open it: origin and secrecy from the hub are
+one mechanism. Job, round, source and destination are bound to the box as associated data. The keys
+are long-lived, so who steals a site's private key can read the boxes recorded before: there is no
+forward secrecy. Jobs are signed by Ed25519.
 """
 
 from __future__ import annotations
@@ -11,18 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-CONTEXT = b"fedmixtures box v1"
 NONCE_BYTES, TAG_BYTES = 12, 16
 OVERHEAD = NONCE_BYTES + TAG_BYTES
 
@@ -46,10 +45,12 @@ class Address:
 
 
 class SiteKey:
-    """The private key of a site; it never leaves the site."""
+    """The private key of a site or a researcher; it never leaves its owner."""
 
     def __init__(self, private: X25519PrivateKey):
         self._private = private
+        # One file to keep safe: the other secrets follow from it, each for one use.
+        self._signing = Ed25519PrivateKey.from_private_bytes(self.secret("signing"))
 
     @classmethod
     def generate(cls) -> SiteKey:
@@ -73,13 +74,22 @@ class SiteKey:
 
     @property
     def public(self) -> str:
-        """The public key, as hexadecimal digits."""
+        """The public sealing key, 64 hexadecimal digits."""
         return self._private.public_key().public_bytes_raw().hex()
 
-    def _box_key(self, other: str, address: Address) -> ChaCha20Poly1305:
-        shared = self._private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
-        derive = HKDF(hashes.SHA256(), 32, salt=None, info=CONTEXT + address.encode())
-        return ChaCha20Poly1305(derive.derive(shared))
+    @property
+    def identity(self) -> str:
+        """Public sealing key and public signing key together, 128 hexadecimal digits."""
+        return self.public + self._signing.public_key().public_bytes_raw().hex()
+
+    def secret(self, use: str) -> bytes:
+        """Thirty-two secret bytes for one use, always the same."""
+        return _derived(self._private.private_bytes_raw(), f"fedmixtures {use} v1".encode())
+
+    def shared(self, other: str, context: bytes) -> bytes:
+        """Thirty-two bytes that only we and the holder of the public key `other` can work out."""
+        exchanged = self._private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
+        return _derived(exchanged, context)
 
     def seal(self, content: bytes, receiver: str, address: Address) -> bytes:
         """A box that only the holder of the public key `receiver` (and we) can open."""
@@ -99,6 +109,23 @@ class SiteKey:
                 f"the box does not open as one from {address.source!r} for round {address.round}"
             ) from None
 
+    def _box_key(self, other: str, address: Address) -> ChaCha20Poly1305:
+        return ChaCha20Poly1305(self.shared(other, b"fedmixtures box v1" + address.encode()))
+
+    def sign(self, content: bytes) -> str:
+        """A signature that `is_signed` accepts with our identity."""
+        return self._signing.sign(content).hex()
+
+
+def is_signed(content: bytes, signature: str, identity: str) -> bool:
+    """Whether the owner of this identity has signed the content."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(identity)[32:])
+        key.verify(bytes.fromhex(signature), content)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
 
 def fingerprint(public: str) -> str:
     """Eight groups of four digits to compare over the telephone."""
@@ -106,33 +133,5 @@ def fingerprint(public: str) -> str:
     return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
 
 
-@dataclass(frozen=True)
-class Roster:
-    """Public keys of the sites, pinned: the hub cannot add to them or change one."""
-
-    keys: Mapping[str, str]
-
-    def __post_init__(self):
-        for site, public in self.keys.items():
-            try:
-                X25519PublicKey.from_public_bytes(bytes.fromhex(public))
-            except (ValueError, TypeError):
-                raise ValueError(
-                    f"the roster's key of {site!r} is no public key. Give 64 hexadecimal digits."
-                ) from None
-
-    @classmethod
-    def load(cls, path: str | Path) -> Roster:
-        """Read a TOML file of lines ``"site" = "public key"``."""
-        found = tomllib.loads(Path(path).read_text())
-        if not all(isinstance(value, str) for value in found.values()):
-            raise ValueError(f'{str(path)!r} must hold lines "site" = "public key" alone.')
-        return cls(found)
-
-    def save(self, path: str | Path) -> None:
-        """Write the roster; each key with its fingerprint as a comment."""
-        lines = [
-            f"{json.dumps(site)} = {json.dumps(public)}  # {fingerprint(public)}"
-            for site, public in self.keys.items()
-        ]
-        Path(path).write_text("\n".join(lines) + "\n")
+def _derived(secret: bytes, context: bytes) -> bytes:
+    return HKDF(hashes.SHA256(), 32, salt=None, info=context).derive(secret)

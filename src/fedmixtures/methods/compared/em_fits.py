@@ -22,7 +22,13 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import BATCHED_FROM, clustered_mixture, distinct_rows, node_seed
+from fedmixtures.init.kmeans import (
+    BATCHED_FROM,
+    clustered_mixture,
+    clusterings,
+    distinct_rows,
+    node_seed,
+)
 from fedmixtures.init.many_nodes import mixtures_of_many
 from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
@@ -147,7 +153,8 @@ class EMFits(OneShot):
             rows = repeated(task)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
-                tried = [model.fit(rows) for model in self._sklearn_models(task)]
+                starts = self._starts(task)
+                tried = [self._sklearn_model(task, start).fit(rows) for start in starts]
             bounds = np.array([model.lower_bound_ for model in tried])
             model = tried[first_greatest(bounds, scale=1.0)]
             fits.mixtures.append(Mixture(model.weights_, model.means_, model.covariances_))
@@ -155,30 +162,21 @@ class EMFits(OneShot):
                 fits.unsettled.append(task.label)
         return fits
 
-    def _sklearn_models(self, task: Task) -> list:
-        """One for each start, as scikit-learn makes them: one random stream through all."""
+    def _sklearn_model(self, task: Task, start: Mixture):
         from sklearn.mixture import GaussianMixture
 
-        given, stream = {}, np.random.RandomState(task.seed)
-        if task.start is not None:
-            weights, means, covariances = task.start.to_numpy().parts
-            given = {
-                "weights_init": weights / weights.sum(),
-                "means_init": means,
-                "precisions_init": np.linalg.inv(covariances),
-            }
-        return [
-            GaussianMixture(
-                task.n_components,
-                covariance_type="full",
-                reg_covar=self.reg_covar,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                random_state=stream,
-                **given,
-            )
-            for _ in range(1 if given else self.n_init)
-        ]
+        weights, means, covariances = start.to_numpy().parts
+        return GaussianMixture(
+            task.n_components,
+            covariance_type="full",
+            reg_covar=self.reg_covar,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            random_state=task.seed,
+            weights_init=weights / weights.sum(),
+            means_init=means,
+            precisions_init=np.linalg.inv(covariances),
+        )
 
     def _by_jax(self, tasks: list[Task]) -> Fits:
         mixtures: list[Mixture | None] = [None] * len(tasks)
@@ -220,14 +218,12 @@ class EMFits(OneShot):
         """The starts scikit-learn would make: one random stream through all of them."""
         if task.start is not None:
             return [task.start]
-        from sklearn.cluster import KMeans
-
-        settings: dict = {"n_init": 1, "random_state": np.random.RandomState(task.seed)}
-        k, starts = task.n_components, []
-        for _ in range(self.n_init):
-            cluster = KMeans(k, **settings).fit_predict(task.rows, sample_weight=task.counts)
-            starts.append(clustered_mixture(task.rows, task.counts, cluster, k, self.reg_covar))
-        return starts
+        k = task.n_components
+        found = clusterings(task.rows, task.counts, k, self.n_init, task.seed)
+        return [
+            clustered_mixture(task.rows, task.counts, one.labels_, k, self.reg_covar)
+            for one in found
+        ]
 
     def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all tasks of a batch."""

@@ -48,7 +48,8 @@ def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
     k, d = theta.n_components, theta.n_features
     centres = theta.means[meeting.order].reshape(-1, d)
     with threadpool_limits(1):
-        means = tightest_clustering(centres, None, k, N_INIT, meeting.seed).cluster_centers_
+        cluster = tightest_clustering(centres, None, k, N_INIT, meeting.seed)
+    means = np.stack([centres[cluster == c].mean(0) for c in range(k)])
     covariance = theta.covariances.reshape(-1, d, d).mean(0)
     return Mixture(np.full(k, 1 / k), means, np.broadcast_to(covariance, (k, d, d)))
 

@@ -1,0 +1,45 @@
+"""What a fit is compared with: own data only, and all rows in one place.
+
+Both get the prior and the ridge of the method they are compared with, so that a difference is what
+listening brought and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.methods.base import Method
+from fedmixtures.methods.compared.baselines import Centralized, Local
+from fedmixtures.mixture.em import ShapePrior
+
+SMALLEST_RIDGE = 1e-3
+"""As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
+
+
+def own_data_only(method: Any, rows: np.ndarray) -> Method:
+    """The method a node runs with nobody to listen to.
+
+    A coupling is fitted as it is, with alpha 0. For other methods it is EM from several starts,
+    with a shape prior where the method has none: without one, few rows collapse into spikes, and
+    anything looks good beside that.
+    """
+    if hasattr(method, "alpha"):
+        return dataclasses.replace(method, alpha=0.0)
+    prior = getattr(method, "prior", None) or ShapePrior()
+    return Local(engine="jax", prior=prior, reg_covar=_ridge(method, rows))
+
+
+def all_rows_pooled(method: Any, rows: np.ndarray) -> Method:
+    """One mixture of all rows; they are many, so that a prior would change little."""
+    return Centralized(reg_covar=_ridge(method, rows))
+
+
+def _ridge(method: Any, rows: np.ndarray) -> float:
+    """What the method adds to the diagonal of covariances, or a little of the rows' variance."""
+    given = getattr(method, "ridge", getattr(method, "reg_covar", 0.0))
+    variances = rows.var(0)
+    least = variances[variances > 0].min(initial=1.0)
+    return float(max(given, SMALLEST_RIDGE * least))

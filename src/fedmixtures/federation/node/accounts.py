@@ -1,0 +1,104 @@
+"""What a site has spent on its rows in its whole life: releases here, epsilon in `ledger`.
+
+Several jobs may run at once, in processes of their own: an account is read, checked and written
+under a lock. A mark beside the site's key says that an account was begun, so that a deleted one is
+noticed instead of being full again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmixtures.io.durable import write_durably
+
+
+class BudgetSpent(ValueError):
+    """What is asked for is more than the site has left."""
+
+
+class Account:
+    """A JSON file that processes of one site share."""
+
+    def __init__(self, path: Path, mark: Path | None = None):
+        self.path, self.mark = path, mark
+
+    @contextmanager
+    def locked(self) -> Iterator[dict[str, Any]]:
+        """The content, to be changed in place; written when the block ends without an error."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self.path.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            content = self.read()
+            before = json.dumps(content, sort_keys=True)
+            yield content
+            after = json.dumps(content, sort_keys=True)
+            if after != before:
+                if self.mark is not None and not self.mark.exists():
+                    write_durably(self.mark, b"begun\n")
+                write_durably(self.path, after.encode())
+
+    def read(self) -> dict[str, Any]:
+        """The content as it is just now."""
+        try:
+            return json.loads(self.path.read_text())
+        except FileNotFoundError:
+            if self.mark is not None and self.mark.exists():
+                raise BudgetSpent(
+                    f"this site's account {self.path.name!r} was begun and is gone: put it back "
+                    "from a backup. Without it nothing leaves"
+                ) from None
+            return {}
+        except ValueError:
+            raise BudgetSpent(f"this site's account {self.path.name!r} is damaged") from None
+
+
+@dataclass(frozen=True)
+class ReleaseBudget:
+    """How often models of one data set may leave the site, in all jobs together."""
+
+    max_jobs: int = 5
+    max_models: int = 500
+
+
+class Releases:
+    """Models of a data set that have left, by job; entered before they leave."""
+
+    def __init__(self, account: Account, budget: ReleaseBudget, data_set: str):
+        self.account, self.budget, self.data_set = account, budget, data_set
+
+    def expect(self, job: str, n_models: int) -> None:
+        """Refuse a job that the budget does not last for."""
+        self._afford(self.account.read().get(self.data_set, {}), job, n_models)
+
+    def enter(self, job: str, item: int) -> None:
+        """Model number `item` of a job is about to leave; the same one again costs nothing."""
+        with self.account.locked() as content:
+            jobs = content.setdefault(self.data_set, {})
+            if jobs.get(job, 0) <= item:
+                self._afford(jobs, job, item + 1)
+                jobs[job] = item + 1
+
+    def left(self) -> tuple[int, int]:
+        """Jobs and models that are left."""
+        jobs = self.account.read().get(self.data_set, {})
+        return self.budget.max_jobs - len(jobs), self.budget.max_models - sum(jobs.values())
+
+    def _afford(self, jobs: dict[str, int], job: str, n_models: int) -> None:
+        others = {key: n for key, n in jobs.items() if key != job}
+        if len(others) >= self.budget.max_jobs:
+            raise BudgetSpent(
+                f"{self.budget.max_jobs} jobs have had models of this data set, which is all that "
+                "the site allows (max_jobs)"
+            )
+        total = sum(others.values()) + n_models
+        if total > self.budget.max_models:
+            raise BudgetSpent(
+                f"the job would bring the models of this data set that left the site to {total}, "
+                f"above the {self.budget.max_models} it allows (max_models)"
+            )
