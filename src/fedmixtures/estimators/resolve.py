@@ -23,11 +23,16 @@ from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Centralized, Local
+from fedmixtures.methods.compared.c_colme import CColME
 from fedmixtures.methods.compared.consensus_em import ConsensusEM
+from fedmixtures.methods.compared.dfmr import DFMR
 from fedmixtures.methods.compared.fedem import FedEM
+from fedmixtures.methods.compared.federico import FedeRiCo
+from fedmixtures.methods.compared.fedgem import FedGEM
 from fedmixtures.methods.compared.fedgengmm import FedGenGMM
 from fedmixtures.methods.compared.fedgrem import FedGrEM
 from fedmixtures.methods.compared.fedkmeans import FedKMeans
+from fedmixtures.methods.compared.graphfed_em import GraphFedEM
 from fedmixtures.methods.compared.ifca import IFCA
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
@@ -47,6 +52,11 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedem": FedEM,
     "fedgengmm": FedGenGMM,
     "ifca": IFCA,
+    "c-colme": CColME,
+    "dfmr": DFMR,
+    "fedgem": FedGEM,
+    "graphfed-em": GraphFedEM,
+    "federico": FedeRiCo,
     "trust": TrustThenPool,
 }
 """What the strings of the `method` slot stand for."""
