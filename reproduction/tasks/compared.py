@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import Status
 from fedmixtures.init.kmeans import node_seed
-from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.base import Levels, Method, NodeProgram
 from fedmixtures.methods.compared.baselines import Centralized
 from fedmixtures.methods.compared.em_fits import EMFits, Task
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
@@ -19,7 +19,7 @@ from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks import fit, measure
 from reproduction.tasks.ablations import PARTS
-from reproduction.tasks.lies import lying
+from reproduction.tasks.lies import Lying
 from reproduction.tasks.situation import Situation, situation
 from reproduction.tasks.union import Union
 
@@ -60,7 +60,7 @@ def _together(runs: Sequence[tuple[dict[str, Any], int]]) -> list[Numbers]:
 
 def _fitted(
     settings: dict[str, Any], all_settings: list[dict[str, Any]], found: list[Situation]
-) -> list[Mixture | None]:
+) -> list[Any]:
     """Mixtures of all nodes of each situation; None where the run diverged."""
     if settings["method"] in GROUPINGS:
         return grouped_fits(settings["method"], settings["options"], found)
@@ -76,10 +76,10 @@ def build(settings: dict[str, Any]) -> Method:
         return fit.build(settings)
     options = dict(settings["options"])
     part = options.pop("without", None)
-    program, changed = PARTS[part] if part else (TrustThenPool, {})
+    options |= PARTS[part] if part else {}
     if lie := _lie(settings):
-        return lying(program)(lie=lie, **changed, **options)
-    return program(**changed, **options)
+        return Lying(lie=lie, **options)
+    return TrustThenPool(**options)
 
 
 def grouped_fits(
@@ -134,17 +134,26 @@ def union_fits(
     return [Mixture(*(part[span] for part in solution.theta.parts)) for span in union.spans]
 
 
-def _alone(method: Method, settings: dict[str, Any], one: Situation) -> Mixture | None:
-    """A method with a hub, on one situation."""
+def _alone(method: Method, settings: dict[str, Any], one: Situation) -> Any:
+    """A method with a hub or a conversation, on one situation."""
     method.check(one.n_components, one.network)
     part = one.part(settings["start"], max(one.n_components))
     theta = part.theta if method.needs_start else None
     options = Options(settings["n_rounds"], seed=one.seed)
     solution = fit.quiet_solve(method, part.rows, part.network, theta, options, one.n_components)
-    return solution.theta if solution.status is Status.COMPLETED else None
+    if solution.status is not Status.COMPLETED:
+        return None
+    return solution.theta if solution.levels is None else Weighed(solution.theta, solution.levels)
 
 
-def _numbers(thetas: Sequence[Mixture | None], found: Sequence[Situation]) -> list[Numbers]:
+class Weighed(NamedTuple):
+    """Mixtures to cluster with, and levels whose weighed density is the likelihood."""
+
+    theta: Mixture
+    levels: Levels
+
+
+def _numbers(thetas: Sequence[Any], found: Sequence[Situation]) -> list[Numbers]:
     """Means over honest nodes, and the likelihood of each of them."""
     whole = [(theta, one) for theta, one in zip(thetas, found, strict=True) if theta is not None]
     measured = iter(_measured(whole) if whole else [])
@@ -153,14 +162,15 @@ def _numbers(thetas: Sequence[Mixture | None], found: Sequence[Situation]) -> li
     return [lost if theta is None else next(measured) for theta in thetas]
 
 
-def _measured(whole: Sequence[tuple[Mixture, Situation]]) -> list[Numbers]:
+def _measured(whole: Sequence[tuple[Any, Situation]]) -> list[Numbers]:
     scenarios = [one.scenario for _, one in whole]
-    width = max(theta.n_components for theta, _ in whole)
-    padded = [theta.padded(width).parts for theta, _ in whole]
-    together = Mixture(*map(np.concatenate, zip(*padded, strict=True)))
-    ll, nmi = measure.Rows.of(scenarios, "_validation").per_node(together)
+    rows = measure.Rows.of(scenarios, "_validation")
+    clusters = [model.theta if isinstance(model, Weighed) else model for model, _ in whole]
+    scored = [model.levels.density if isinstance(model, Weighed) else model for model, _ in whole]
+    ll, nmi = rows.log_likelihood(_joined(scored)), rows.per_node(_joined(clusters))[1]
     numbers = []
-    for (theta, one), span in zip(whole, measure.spans(scenarios), strict=True):
+    spans = measure.spans(scenarios)
+    for theta, (model, one), span in zip(clusters, whole, spans, strict=True):
         own, honest = ll[span][one.honest], one.honest
         truth, err = one.scenario.means, None
         if truth is not None:
@@ -176,6 +186,24 @@ def _measured(whole: Sequence[tuple[Mixture, Situation]]) -> list[Numbers]:
                 "nmi": float(nmi[span][honest].mean()),
                 "nodes": [round(float(value), 5) for value in own],
                 "status": "completed",
+                **(_bound(model.levels, honest) if isinstance(model, Weighed) else {}),
             }
         )
     return numbers
+
+
+def _bound(levels: Levels, honest: np.ndarray) -> Numbers:
+    """Mean weights, and how far the prequential loss stays below its bound at the worst node."""
+    loss, each = levels.prequential[honest, 0], levels.prequential[honest, 1:]
+    slack = each.min(1) + np.log(each.shape[1]) - loss
+    weights = levels.weights[honest].mean(0)
+    return {
+        "slack": float(slack.min()),
+        "weights": {n: round(float(w), 4) for n, w in zip(levels.names, weights, strict=True)},
+    }
+
+
+def _joined(thetas: Sequence[Mixture]) -> Mixture:
+    width = max(theta.n_components for theta in thetas)
+    padded = [theta.padded(width).parts for theta in thetas]
+    return Mixture(*map(np.concatenate, zip(*padded, strict=True)))

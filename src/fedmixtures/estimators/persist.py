@@ -117,7 +117,7 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         header["n_rounds"],
     )
     model.converged_ = bool(header.get("converged", False))
-    records = {"Certificate": Certificate, "Traffic": Traffic, "Trust": Trust}
+    records = {"Certificate": Certificate, "Traffic": Traffic, "Trust": Trust.stored}
     model.certificate_ = decode(header["certificate"], records)
     model.shards_ = None
     model.traffic_ = decode(header["traffic"], records)

@@ -183,9 +183,7 @@ def trust_of(method: Method, solution: Solution, network: Network) -> Trust | No
     """Who trusted whom, if the method is about that."""
     if not isinstance(method, TrustThenPool):
         return None
-    ends = network.source, network.target
-    told = solution.account
-    return Trust.of(solution.labels, ends, told.nodes, told.edges, method.caution)
+    return Trust.of(solution.account, network)
 
 
 def start_of(

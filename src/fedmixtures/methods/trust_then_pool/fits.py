@@ -140,7 +140,7 @@ def fitted(
     for here, work in entries.chunks(most_tiles()):
         given = _lines((theta, base, pseudo, nu), here, len(work.tile))
         out = _fitted(tiles, work, *given, *whole, *real)
-        found.append(jax.tree.map(lambda part: np.asarray(part)[: here.stop - here.start], out))
+        found.append(_first(out, here.stop - here.start))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
 
 
@@ -149,7 +149,7 @@ def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray
     found = []
     for here, work in entries.chunks(most_tiles()):
         out = _centres(tiles, work, _lines(keys, here, len(work.tile)), present.shape[1])
-        found.append(np.asarray(out)[: here.stop - here.start])
+        found.append(_first(out, here.stop - here.start))
     means = np.concatenate(found)
     weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
     eye = np.eye(means.shape[-1], dtype=means.dtype)
@@ -157,7 +157,7 @@ def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray
 
 
 def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> np.ndarray:
-    """ln p of the rows of every entry under its fit's mixture, (entries, rows)."""
+    """Log-density of the rows of every entry under its fit's mixture, (entries, rows)."""
     found = []
     for here, work in entries.chunks(most_tiles()):
         out = _densities(tiles, work, _lines(theta, here, len(work.tile)))
@@ -171,7 +171,7 @@ def advanced(theta: Mixture, s: Statistics, nu: float | np.ndarray, ridge: float
     nu = np.broadcast_to(np.asarray(nu, dtype), (n,))
     given = _lines((theta, s, nu), slice(0, n), _room(n))
     out = _advanced(*given, np.asarray(ridge, dtype))
-    return jax.tree.map(lambda part: np.asarray(part)[:n], out)
+    return _first(out, n)
 
 
 def scores(theta: Mixture, log_likelihood, n, nu: float) -> np.ndarray:
@@ -289,6 +289,11 @@ def _lines(tree: Any, here: slice, room: int) -> Any:
         return np.concatenate([part, np.repeat(part[:1], room - len(part), axis=0)])
 
     return jax.tree.map(cut, tree)
+
+
+def _first(tree: Any, n: int) -> Any:
+    """The first lines of every array, on the host."""
+    return jax.tree.map(lambda part: np.asarray(part)[:n], tree)
 
 
 def _room(n: int) -> int:

@@ -74,5 +74,3 @@ class Heard:
 @partial(jit, quick=True)
 def _points(theta: Mixture):
     return sigma_points(theta)
-
-

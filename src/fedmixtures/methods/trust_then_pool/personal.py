@@ -71,5 +71,3 @@ def near_level(
     alone = np.bincount(fit, minlength=len(nodes.every)) == 0
     theta, folds = nodes.halves(chosen(alone, start, best_of(fits).theta))
     return Level(theta, folds, nodes.out_of_fold(folds), theta)
-
-

@@ -26,6 +26,8 @@ LEADERS = 3
 TRIES = 3
 """k-means++ starts that a leader compares at home."""
 START_STEPS = 20
+MOST = 1e30
+"""No sum over rows in common units is larger."""
 
 
 class Pooled:
@@ -57,16 +59,16 @@ def pooled_level(
     theta, nu = repeated(theta, n_nu), np.repeat(strengths, nodes.n)
     for _ in range(then):
         _, total = yield from _total(nodes, theta, group, n_nu)
-        theta = advanced(theta, total, nu, nodes.ridge)
+        theta = _next(nodes, theta, total, nu)
     mine, total = yield from _total(nodes, theta, group, n_nu)
-    rest = jax.tree.map(lambda a, b: a - b, total, mine)
+    rest = jax.tree.map(lambda a, b: a - b, chosen(sound(total), total, mine), mine)
     found = []
     for i, strength in enumerate(strengths):
         here = slice(i * nodes.n, (i + 1) * nodes.n)
         found.append(_without_own(nodes, own, at(theta, here), at(rest, here), strength, alone))
-    gain = np.stack([nodes.per_node(p.level.density * nodes.count) for p in found], axis=-1)
-    gain = yield Sum(gain, group)
-    best = first_greatest(gain)
+    own_gain = np.stack([nodes.per_node(p.level.density * nodes.count) for p in found], axis=-1)
+    gain = yield Sum(own_gain, group)
+    best = first_greatest(np.where(np.isfinite(gain).all(-1, keepdims=True), gain, own_gain))
     return _picked(nodes, found, best), found[0]
 
 
@@ -100,11 +102,21 @@ def _starts(
     stacked = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *offered)
     total = yield Sum(stacked, groups.label)
     starts = jax.tree.map(lambda part: np.swapaxes(part, 0, 1), total)
-    missing = starts.weights.sum(-1) <= 0  # a group may have fewer members than leaders
-    fill = lambda part: np.where(
-        missing.reshape(*missing.shape, *(1,) * (part.ndim - 2)), part[-1:], part
+    there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
+    spare = chosen(there[-1], at(starts, -1), own.theta)
+    fill = lambda part, other: np.where(
+        there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[None]
     )
-    return jax.tree.map(fill, starts)
+    return jax.tree.map(fill, starts, spare)
+
+
+def _is_mixture(theta: Mixture) -> np.ndarray:
+    """Which of the stacked mixtures (starts, nodes, ...) can be such."""
+    numbers = [part.reshape(*theta.weights.shape[:2], -1) for part in theta.parts]
+    finite = (np.abs(np.concatenate(numbers, axis=-1)) < MOST).all(-1)
+    variances = np.diagonal(theta.covariances, axis1=-2, axis2=-1)
+    positive = ((variances > 0).all(-1) | (theta.weights <= 0)).all(-1)
+    return finite & positive & (theta.weights >= 0).all(-1) & (theta.weights.sum(-1) > 0)
 
 
 def _best(
@@ -115,7 +127,7 @@ def _best(
     theta = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), starts)
     for _ in range(n_steps):
         _, total = yield from _total(nodes, theta, group, n_starts)
-        theta = advanced(theta, total, nu, nodes.ridge)
+        theta = _next(nodes, theta, total, nu)
     _, total = yield from _total(nodes, theta, group, n_starts)
     rows = total.mass.sum(-1)
     score = scores(theta, total.log_likelihood, rows, nu).reshape(n_starts, -1)
@@ -136,6 +148,21 @@ def _total(
     total = yield Sum(by_node, group)
     flat = lambda part: np.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:])
     return own, jax.tree.map(flat, total)
+
+
+def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
+    """The M-step of totals; a bad total, which a liar can make, keeps the last good mixture."""
+    good = sound(total)
+    kept = chosen(good, total, jax.tree.map(np.ones_like, total))
+    return chosen(good, advanced(theta, kept, nu, nodes.ridge), theta)
+
+
+def sound(total: Statistics) -> np.ndarray:
+    """Which totals can be sums over rows: finite, with masses and variances not below zero."""
+    flat = np.concatenate([part.reshape(len(total.mass), -1) for part in jax.tree.leaves(total)], 1)
+    variances = np.diagonal(total.second, axis1=-2, axis2=-1).reshape(len(flat), -1)
+    finite = (np.abs(flat) < MOST).all(1)
+    return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
 
 
 def _without_own(

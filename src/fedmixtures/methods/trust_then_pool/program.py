@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -45,8 +45,6 @@ from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 
 LEVELS = ("own", "near", "personal", "group", "everyone")
-WEAKER = (1.0, 1 / 8, 1 / 80)
-"""Shares of the prior's strength that pooled levels choose from."""
 RETIRED = ("caution", "level", "prior_odds", "agree_rounds")
 
 
@@ -67,8 +65,12 @@ class TrustThenPool(Conversation):
         k-means++ starts of every own fit; folds of the out-of-fold densities.
     held_by
         Rows of the others that hold each component of the personal level in place.
+    weaker
+        Shares of the prior's strength that pooled levels choose from; the first is one.
     pool_steps
         EM steps of a pooled level from every start, and then from the best of them.
+    levels
+        Which densities are weighed.
     smallest_group
         Groups of fewer nodes pool nothing.
     caution, level, prior_odds, agree_rounds
@@ -80,14 +82,14 @@ class TrustThenPool(Conversation):
     n_starts: int = 4
     n_folds: int = 5
     held_by: float = 12.0
+    weaker: tuple[float, ...] = (1.0, 1 / 8, 1 / 80)
     pool_steps: tuple[int, int] = (10, 25)
+    levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
     caution: float | None = None
     level: float | None = None
     prior_odds: float | None = None
     agree_rounds: int | None = None
-
-    tells_trust: ClassVar[bool] = True
 
     def __check_init__(self):
         if not isinstance(self.prior, ShapePrior):
@@ -97,6 +99,8 @@ class TrustThenPool(Conversation):
         _checks.whole("n_folds", self.n_folds, minimum=2)
         _checks.positive("held_by", self.held_by)
         _checks.whole("smallest_group", self.smallest_group, minimum=2)
+        if not self.levels or not set(self.levels) <= set(LEVELS):
+            raise ValueError(f"`levels` is {self.levels!r}. Give some of {', '.join(LEVELS)}.")
         for name in RETIRED:
             if getattr(self, name) is not None:
                 warnings.warn(
@@ -114,7 +118,7 @@ class TrustThenPool(Conversation):
     def run(self, block: Block) -> Generator[Request, Any, Outcome]:
         """The steps above."""
         nu = float(self.prior.strength)
-        strengths = nu * np.array(WEAKER)
+        strengths = nu * np.array(self.weaker)
         units = yield from common_units(block)
         nodes = Nodes(block, units, self.n_folds, self.ridge)
         own = own_level(nodes, nu, self.n_starts)
@@ -135,15 +139,16 @@ class TrustThenPool(Conversation):
         group, _ = yield from pooled_level(*pooled, groups, live, *more, 6)
         near = near_level(nodes, own, heard, live, (gain.without > 0) & returned, nu)
 
-        levels = own, near, personal.level, group.level, everyone.level
+        found = own, near, personal.level, group.level, everyone.level
+        levels = [found[LEVELS.index(name)] for name in self.levels]
         density = np.stack([one.density for one in levels])
         weight = yield from weights(nodes, density, network.label)
         clusters = first_greatest(weight)
         stack = lambda parts: Mixture(*map(np.stack, zip(*(p.parts for p in parts), strict=True)))
         to_cluster = stack([one.clusters for one in levels])
         here = clusters, np.arange(nodes.n)
-        found = Levels(
-            LEVELS,
+        weighed = Levels(
+            self.levels,
             units.users(stack([one.theta for one in levels])),
             weight,
             evidence(nodes, density) - np.log(units.scale).sum(),
@@ -155,7 +160,7 @@ class TrustThenPool(Conversation):
             _message(block, nodes),
             nodes={"group": groups.label, "size": groups.size, "nu": everyone.nu},
             edges={"gain": gain.mean, "listens": listens, "trusted": live},
-            levels=found,
+            levels=weighed,
         )
 
     def _pooling(self, nodes: Nodes, groups: Groups) -> Groups:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 
 TILE = 32
@@ -28,26 +28,26 @@ NO_FOLD = -2
 class Tiles(eqx.Module):
     """Rows of all nodes, tile by tile; the points of released mixtures behind them."""
 
-    x: jax.Array
+    x: Array
     """(tiles, rows, features)."""
-    count: jax.Array
+    count: Array
     """(tiles, rows), zero for padding."""
-    fold: jax.Array
+    fold: Array
     """(tiles, rows)."""
 
 
 class Work(eqx.Module):
     """Which tiles each of a batch of fits is made from."""
 
-    tile: jax.Array
+    tile: Array
     """(entries,) line of `Tiles`."""
-    owner: jax.Array
+    owner: Array
     """(entries,) number of the fit."""
-    leave: jax.Array
+    leave: Array
     """(entries,) fold to leave out."""
-    scale: jax.Array
+    scale: Array
     """(entries,) factor of the counts; zero for padding."""
-    number: jax.Array
+    number: Array
     """(entries,) number of the entry within its fit."""
 
 
@@ -130,7 +130,7 @@ class Table:
         return _entries(tile, owner, leave[owner], np.ones(len(owner)), len(node))
 
     def of_points(self, fit: np.ndarray, source: np.ndarray, scale: np.ndarray, n: int) -> Entries:
-        """`n` fits to points alone: fit number `fit[e]` has those of `source[e]`, `scale[e]` times."""
+        """`n` fits to points: fit number `fit[e]` has those of `source[e]`, times `scale[e]`."""
         nobody = np.zeros(0, np.int64)
         rows = _entries(nobody, nobody, nobody, nobody, n)
         return self._joined(rows, fit, source, scale)

@@ -1,8 +1,8 @@
 r"""Step 8, weigh: how much each level counts at a node, by its own out-of-fold densities.
 
 Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows. What is proved is
-prequential: foretell each row by levels weighed by the rows before it, $w_l \propto w^0_l \prod p_l$
-with equal first weights; the total log-loss is $-\ln \sum_l w^0_l \prod_x p_l(x)$, which is at most
+prequential: foretell each row by levels weighed by the rows before it, equally at first, then
+$w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
 that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever has lied.
 """
 
@@ -38,6 +38,8 @@ def weights(
     network = np.full((nodes.n, n_levels), 1.0 / n_levels)
     for _ in range(ROUNDS):
         total = yield Sum(_shares(nodes, density, network), group)
+        good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
+        total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
         share = total / total.sum(-1, keepdims=True)
         # Twice the step of EM in logarithms: no fixed point moves, and half the sums do.
         network = np.maximum(share**2 / network, LEAST_WEIGHT)
