@@ -167,7 +167,7 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     from fedmixtures.cli.session import has_likelihood
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
-    from fedmixtures.metrics.likelihood import node_means
+    from fedmixtures.metrics.per_node import node_means
 
     model = NetworkGaussianMixture(
         task.components,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.methods.base import Levels
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Levels, Method
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -181,6 +182,12 @@ class Solution:
     """Whether no node's parameters changed by more than `Options.tol` in the last round."""
     levels: Levels | None = None
     """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
+
+    def explained(self, method: Method, network: Network) -> Solution:
+        """The same, with the account in the terms of the method."""
+        if self.account is None:
+            return self
+        return replace(self, account=method.explain(self.account, network))
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""
