@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerNode, PerSlot, SlotKeys
-from fedmixtures.kernels.cpu.drawing import drawn_points
+from fedmixtures.kernels.cpu.drawing import draw_points
 from fedmixtures.kernels.gpu import tiles
 from fedmixtures.kernels.gpu.likelihood import GpuRows, factor_and_constant, nll_gpu, square
 from fedmixtures.kernels.gpu.tiles import TILE
@@ -25,7 +25,7 @@ from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.arithmetic import normal, philox, uniform
 from fedmixtures.mixture.linear import cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import plain_gradient, plain_statistics
+from fedmixtures.mixture.moments import nll_gradient, plain_statistics
 
 
 class GpuNeighbourRows(eqx.Module):
@@ -88,10 +88,10 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
         return drawn.pull(own, interpret)
 
     def plain(own, neighbours, bits, weight):
-        drawn = drawn_points(neighbours, jr.wrap_key_data(bits), weight, n)
+        drawn = draw_points(neighbours, jr.wrap_key_data(bits), weight, n)
         rows, row_weights = drawn.points.reshape(TILE, -1, d), drawn.row_weights.reshape(TILE, -1)
         s = plain_statistics(own, rows, row_weights)
-        return drawn.constant - s.log_likelihood, plain_gradient(own, s)
+        return drawn.constant - s.log_likelihood, nll_gradient(own, s)
 
     compare(kernel, plain, dtype, own, neighbours, bits, weight)
 
