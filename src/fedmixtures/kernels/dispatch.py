@@ -18,7 +18,7 @@ from fedmixtures.kernels.cpu import clustering, drawing, likelihood, matching, p
 from fedmixtures.kernels.trial import passes
 from fedmixtures.mixture.linear import UNROLLED
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics, nll_gradient, plain_statistics
+from fedmixtures.mixture.moments import Statistics, plain_gradient, plain_statistics
 
 ROW_CHUNK = 8192
 """Rows of a node beyond this many are visited in chunks, so that memory stays bounded."""
@@ -116,8 +116,14 @@ def nll_and_gradient(
         from fedmixtures.kernels.gpu.likelihood import GpuRows, nll_gpu
 
         return nll_gpu(theta, GpuRows.of(rows, row_weights))
-    s = statistics(theta, rows, row_weights)
-    return -s.log_likelihood, nll_gradient(theta, s)
+    return nll_of_statistics(theta, statistics(theta, rows, row_weights))
+
+
+def nll_of_statistics(theta: Mixture, s: Statistics) -> tuple[PerNode, Mixture]:
+    """The same from statistics already taken under `theta`."""
+    few = theta.n_features <= UNROLLED
+    gradient = (likelihood.gradient_by_entries if few else plain_gradient)(theta, s)
+    return -s.log_likelihood, gradient
 
 
 def _likelihood_on_gpu(theta: Mixture) -> bool:

@@ -49,23 +49,27 @@ def plain_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Sta
     )
 
 
-def nll_gradient(theta: Mixture, s: Statistics) -> Mixture:
+def plain_gradient(theta: Mixture, s: Statistics) -> Mixture:
     r"""Gradient of the negative log-likelihood, from statistics taken under `theta`.
 
-    With $P_c = \Sigma_c^{-1} = F^\top F$, mass $N_c$, first and second moments $a_c, B_c$:
-    $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$, $-\partial\Sigma_c = \frac12 (P_c B_c
-    P_c - N_c P_c) = \frac12 F^\top (F B_c F^\top - N_c I) F$, the plain symmetric matrix gradient.
+    With $P_c = \Sigma_c^{-1}$, mass $N_c$, first and second moments $a_c, B_c$:
+    $-\partial\pi_c = N_c/\pi_c$, $-\partial\mu_c = P_c a_c$,
+    $-\partial\Sigma_c = \frac12 (P_c B_c P_c - N_c P_c)$, the plain symmetric matrix gradient.
     """
-    present = theta.weights > 0
-    factor, _ = inverse_cholesky(theta.covariances)
-    eye = jnp.eye(theta.n_features, dtype=factor.dtype)[None, None]
-    white = jnp.einsum("nkia,nkab,nkjb->nkij", factor, s.second, factor)
-    excess = white - s.mass[..., None, None] * eye
+    inverse, _ = inverse_cholesky(theta.covariances)
+    precision = jnp.einsum("nkpi,nkpj->nkij", inverse, inverse)
+    sandwich = jnp.einsum("nkia,nkab,nkbj->nkij", precision, s.second, precision)
     return Mixture(
-        jnp.where(present, -s.mass / jnp.where(present, theta.weights, 1.0), 0.0),
-        -jnp.einsum("nkpi,nkpj,nkj->nki", factor, factor, s.first),
-        -0.5 * jnp.einsum("nkpi,nkpq,nkqj->nkij", factor, excess, factor),
+        weight_gradient(theta, s),
+        -jnp.einsum("nkij,nkj->nki", precision, s.first),
+        0.5 * (s.mass[..., None, None] * precision - sandwich),
     )
+
+
+def weight_gradient(theta: Mixture, s: Statistics) -> Float[Array, "nodes k"]:
+    """The part of `plain_gradient` for the weights; zero where a component is absent."""
+    present = theta.weights > 0
+    return jnp.where(present, -s.mass / jnp.where(present, theta.weights, 1.0), 0.0)
 
 
 def sigma_points(

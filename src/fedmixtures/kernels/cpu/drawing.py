@@ -18,7 +18,7 @@ from fedmixtures.kernels.cpu import likelihood
 from fedmixtures.mixture.density import log_density
 from fedmixtures.mixture.linear import UNROLLED, cholesky_entries, lower_triangle, sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics, nll_gradient
+from fedmixtures.mixture.moments import Statistics
 from fedmixtures.mixture.sampling import sample, standard_draws
 
 CHUNK_SLOTS = 4
@@ -46,7 +46,7 @@ class NeighbourRows(eqx.Module):
             in_use = jnp.where(used, jnp.arange(1, slots + 1)[None], 0).max()
             n_chunks = (in_use + together - 1) // together
             s = _chunked_statistics(own, rows, row_weights, together * n, n_chunks)
-            nll, gradient = -s.log_likelihood, nll_gradient(own, s)
+            nll, gradient = dispatch.nll_of_statistics(own, s)
         return nll + self.constant, gradient
 
 

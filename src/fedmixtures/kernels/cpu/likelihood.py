@@ -1,7 +1,8 @@
-"""The E-step with the rows on the last axis, the vector axis.
+"""Likelihood, its moments and its gradient with the rows on the last axis, the vector axis.
 
-What `mixture.moments` defines. S4's blocks (128 nodes, 50 rows, k=5, d=2) take 0.95 ms by the
-definition, 0.43 ms by `rows_last` and 0.33 ms by `unrolled` (one core of a busy machine).
+What `mixture.moments` defines. A block of S4 (128 nodes, 50 rows, k=5, d=2) takes 0.95 ms by the
+definition, 0.43 ms by `rows_last` and 0.33 ms by `unrolled`; with 10 nodes, 110 rows and k=d=10 it
+is 0.87 and 0.50 ms. A gradient by entries instead of products saves a tenth of both together.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from functools import reduce
 import jax
 import jax.numpy as jnp
 
-from fedmixtures._types import PerNode, Rows, RowWeights
+from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.arithmetic import fast_log
 from fedmixtures.mixture.density import log_constants
 from fedmixtures.mixture.linear import (
+    Triangle,
     inverse_cholesky,
     inverse_cholesky_entries,
     lower_triangle,
@@ -23,7 +25,7 @@ from fedmixtures.mixture.linear import (
     symmetric,
 )
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import Statistics, weight_gradient
 
 MOST_SUMS = 72
 """Up to this many sums are taken in one loop over the rows; the loop's code grows with them."""
@@ -116,3 +118,48 @@ def _log_joint(constant, inverse, delta, of) -> list[jax.Array]:
         ]
         log_joint.append(of(constant, c) - 0.5 * sum_of(w * w for w in white))
     return log_joint
+
+
+def gradient_by_entries(theta: Mixture, s: Statistics) -> Mixture:
+    """`moments.plain_gradient`, written out for few features."""
+    d = theta.n_features
+    inverse, _ = inverse_cholesky_entries(lower_triangle(theta.covariances))
+    first = [s.first[..., i] for i in range(d)]
+    second = [[s.second[..., i, j] for j in range(i + 1)] for i in range(d)]
+    means, covariances = gradient_entries(inverse, s.mass, first, second)
+    return Mixture(weight_gradient(theta, s), jnp.stack(means, axis=-1), symmetric(covariances))
+
+
+def gradient_entries(
+    factor: Triangle, mass: Array, first: list[Array], second: Triangle
+) -> tuple[list[Array], Triangle]:
+    """`moments.plain_gradient` for means and covariances (the lower triangle), over the batch.
+
+    `factor` is the inverse Cholesky factor of the covariance, `first` and `second` are moments.
+    """
+    d = len(first)
+    at = lambda i, j: second[max(i, j)][min(i, j)]
+    white = [sum_of(factor[i][j] * first[j] for j in range(i + 1)) for i in range(d)]
+    means = [-sum_of(factor[i][j] * white[i] for i in range(j, d)) for j in range(d)]
+    half = [
+        [sum_of(factor[i][a] * at(a, j) for a in range(i + 1)) for j in range(d)] for i in range(d)
+    ]
+    middle = [
+        [sum_of(half[i][a] * factor[j][a] for a in range(j + 1)) for j in range(i + 1)]
+        for i in range(d)
+    ]
+    for i in range(d):
+        middle[i][i] = middle[i][i] - mass
+    covariances = [
+        [
+            -0.5
+            * sum_of(
+                factor[p][i] * middle[max(p, q)][min(p, q)] * factor[q][j]
+                for p in range(i, d)
+                for q in range(j, d)
+            )
+            for j in range(i + 1)
+        ]
+        for i in range(d)
+    ]
+    return means, covariances

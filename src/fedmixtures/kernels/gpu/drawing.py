@@ -25,7 +25,7 @@ from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.arithmetic import normal, philox, uniform
 from fedmixtures.mixture.linear import cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import nll_gradient, plain_statistics
+from fedmixtures.mixture.moments import plain_gradient, plain_statistics
 
 
 class GpuNeighbourRows(eqx.Module):
@@ -91,7 +91,7 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
         drawn = draw_points(neighbours, jr.wrap_key_data(bits), weight, n)
         rows, row_weights = drawn.points.reshape(TILE, -1, d), drawn.row_weights.reshape(TILE, -1)
         s = plain_statistics(own, rows, row_weights)
-        return drawn.constant - s.log_likelihood, nll_gradient(own, s)
+        return drawn.constant - s.log_likelihood, plain_gradient(own, s)
 
     compare(kernel, plain, dtype, own, neighbours, bits, weight)
 

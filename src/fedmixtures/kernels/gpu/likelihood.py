@@ -16,14 +16,14 @@ from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from fedmixtures._types import Array, Rows, RowWeights
-from fedmixtures.kernels.cpu.likelihood import n_sums, of_sums
+from fedmixtures.kernels.cpu.likelihood import gradient_entries, n_sums, of_sums
 from fedmixtures.kernels.gpu import tiles
 from fedmixtures.kernels.gpu.tiles import TILE, Functions, leading, nodes_last, trailing
 from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.density import log_constants
-from fedmixtures.mixture.linear import Triangle, inverse_cholesky_entries, lower_triangle, sum_of
+from fedmixtures.mixture.linear import inverse_cholesky_entries, lower_triangle, sum_of
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics, nll_gradient, plain_statistics
+from fedmixtures.mixture.moments import Statistics, plain_gradient, plain_statistics
 
 LOG_2PI, LOG2_E, LOG_2 = 1.8378770664093453, 1.4426950408889634, 0.6931471805599453
 
@@ -164,7 +164,7 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
 
     def plain(theta, rows, row_weights):
         s = plain_statistics(theta, rows, row_weights)
-        return -s.log_likelihood, nll_gradient(theta, s)
+        return -s.log_likelihood, plain_gradient(theta, s)
 
     compare(kernel, plain, dtype, theta, rows, row_weights)
 
@@ -195,41 +195,6 @@ def _gradient_kernel(
             out_means[:, c * d + i] = means[i]
             for j in range(d):
                 out_covariances[:, place(c, i, j)] = covariances[max(i, j)][min(i, j)]
-
-
-def gradient_entries(
-    factor: Triangle, mass: Array, first: list[Array], second: Triangle
-) -> tuple[list[Array], Triangle]:
-    """`moments.nll_gradient` for means and covariances (the lower triangle), over the batch.
-
-    `factor` is the inverse Cholesky factor of the covariance, `first` and `second` are moments.
-    """
-    d = len(first)
-    at = lambda i, j: second[max(i, j)][min(i, j)]
-    white = [sum_of(factor[i][j] * first[j] for j in range(i + 1)) for i in range(d)]
-    means = [-sum_of(factor[i][j] * white[i] for i in range(j, d)) for j in range(d)]
-    half = [
-        [sum_of(factor[i][a] * at(a, j) for a in range(i + 1)) for j in range(d)] for i in range(d)
-    ]
-    middle = [
-        [sum_of(half[i][a] * factor[j][a] for a in range(j + 1)) for j in range(i + 1)]
-        for i in range(d)
-    ]
-    for i in range(d):
-        middle[i][i] = middle[i][i] - mass
-    covariances = [
-        [
-            -0.5
-            * sum_of(
-                factor[p][i] * middle[max(p, q)][min(p, q)] * factor[q][j]
-                for p in range(i, d)
-                for q in range(j, d)
-            )
-            for j in range(i + 1)
-        ]
-        for i in range(d)
-    ]
-    return means, covariances
 
 
 def factor_and_constant(weight, entry, d: int):
