@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedmixtures.graph.generate import stochastic_blocks as stochastic_blocks
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
+    from fedmixtures.methods.base import Backtracking as Backtracking
     from fedmixtures.methods.compared.baselines import Centralized as Centralized
     from fedmixtures.methods.compared.baselines import Local as Local
     from fedmixtures.methods.compared.c_colme import CColME as CColME
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from fedmixtures.methods.compared.graphfed_em import GraphFedEM as GraphFedEM
     from fedmixtures.methods.compared.ifca import IFCA as IFCA
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
+    from fedmixtures.methods.registry import register_discrepancy as register_discrepancy
+    from fedmixtures.methods.registry import register_method as register_method
     from fedmixtures.methods.trust_then_pool import TrustThenPool as TrustThenPool
     from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
@@ -71,7 +74,10 @@ _HOMES = {
     "nearest_neighbours": "graph.generate",
     "stochastic_blocks": "graph.generate",
     "KMeansStart": "init.kmeans",
+    "Backtracking": "methods.base",
     "GTVMin": "methods.gtvmin",
+    "register_discrepancy": "methods.registry",
+    "register_method": "methods.registry",
     "Local": "methods.compared.baselines",
     "Centralized": "methods.compared.baselines",
     "FedKMeans": "methods.compared.fedkmeans",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.options import Options
+from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import History, Solution
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators import resolve
@@ -24,6 +23,7 @@ from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.scoring import NodeScores
 from fedmixtures.estimators.tables import warn_constant
 from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -95,6 +95,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Bytes that left each node.
     network_ : Network
         The graph as it was used.
+    account_ : Account, Trust or None
+        What else the method has to tell, by node and by edge.
     trust_ : Trust or None
         Which edges Trust-then-Pool trusted, by which test and on what evidence, and the groups it
         found.
@@ -167,42 +169,45 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_constant(data, getattr(self, "feature_names_in_", None))
         components = resolve.resolve_components(self.n_components, data.labels)
-        options = self._options(resume)
         network = resolve.resolve_graph(self.graph, data)
         method = resolve.resolve_method(self.method)
-        method.check(components, network)
-        method = method.bounded(data, components)
-        components, theta = resolve.start_of(
-            self.init, data, components, options.seed, method, network
-        )
-        solution = solve(method, data, network, theta, options, components)
+        init = resolve.resolve_start(self.init)
+        how = self._settings(resume)
+        solution = solve(method, data, network, init, n_components=components, **how)
         self._labelled = labels is not None
         self.network_ = network
-        self.trust_ = resolve.trust_of(method, solution, network)
+        self.account_ = solution.account
         return self._keep(solution)
 
-    def _options(self, resume: str | Path | None) -> Options:
+    def _settings(self, resume: str | Path | None) -> dict[str, Any]:
+        """How to run, as `solve` takes it."""
         _checks.whole("n_rounds", self.n_rounds, minimum=0)
         _checks.one_of("dtype", self.dtype, ("float64", "float32"))
         _checks.positive("tol", self.tol, allow_zero=True)
         if self.report_every is not None:
             _checks.whole("report_every", self.report_every)
-        return Options(
-            n_rounds=int(self.n_rounds),
-            seed=resolve.resolve_seed(self.random_state),
-            dtype=self.dtype,
-            report_every=self.report_every or (10 if self.on_round or self.checkpoint else None),
-            on_round=self.on_round,
-            on_chunk=self._on_chunk,
-            on_checkpoint=None
-            if self.checkpoint is None
-            else partial(write_checkpoint, self.checkpoint),
-            resume=None if resume is None else read_checkpoint(resume),
-            keep_nodes=self.keep_node_history,
-            tol=float(self.tol),
-            keep_interrupted=bool(self.keep_interrupted),
-            devices=resolve_devices(self.devices),
-        )
+        return {
+            "n_rounds": int(self.n_rounds),
+            "seed": resolve.resolve_seed(self.random_state),
+            "dtype": self.dtype,
+            "tol": float(self.tol),
+            "watch": self._watch,
+            "report_every": self.report_every or (10 if self.on_round or self.checkpoint else None),
+            "resume": None if resume is None else read_checkpoint(resume),
+            "keep_nodes": self.keep_node_history,
+            "keep_interrupted": bool(self.keep_interrupted),
+            "devices": resolve_devices(self.devices),
+        }
+
+    def _watch(self, progress: Progress) -> None:
+        """Pass on what was asked for."""
+        if self.on_round is not None:
+            for record in progress.records:
+                self.on_round(record)
+        if self._on_chunk is not None and not progress.final:
+            self._on_chunk(progress.round, progress.theta)
+        if self.checkpoint is not None and progress.round and not progress.final:
+            write_checkpoint(self.checkpoint, progress.checkpoint)
 
     def _keep(self, solution: Solution):
         self.certificate_ = solution.certificate
@@ -235,6 +240,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     ) -> np.ndarray:
         """Fit, then the most probable component of every row."""
         return self.fit(X, y, nodes=nodes, sample_weight=sample_weight).predict(X, nodes=nodes)
+
+    @property
+    def trust_(self) -> Trust | None:
+        """The account of a method that decides whom to trust; None for others."""
+        account = getattr(self, "account_", None)
+        return account if isinstance(account, Trust) else None
 
     def align_components(self):
         """Give alike components the same number at all nodes; returns the estimator."""

@@ -13,6 +13,7 @@ from fedmixtures.engine.solution import Certificate, FitWarning, History, Traffi
 from fedmixtures.graph.network import Network
 from fedmixtures.io.arrays import read_arrays, write_arrays
 from fedmixtures.io.codec import UnknownType, decode, encode
+from fedmixtures.methods.base import Account
 from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.mixture.mixture import Mixture
 
@@ -63,7 +64,7 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
         "converged": model.converged_,
         "certificate": encode(model.certificate_),
         "traffic": encode(model.traffic_),
-        "trust": encode(getattr(model, "trust_", None)),
+        "account": encode(getattr(model, "account_", None)),
     }
     return write_arrays(path, arrays, header)
 
@@ -117,11 +118,12 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         header["n_rounds"],
     )
     model.converged_ = bool(header.get("converged", False))
-    records = {"Certificate": Certificate, "Traffic": Traffic, "Trust": Trust}
+    kinds = (Account, Certificate, Traffic, Trust)
+    records = {kind.__name__: kind for kind in kinds}
     model.certificate_ = decode(header["certificate"], records)
     model.shards_ = None
     model.traffic_ = decode(header["traffic"], records)
-    model.trust_ = decode(header.get("trust"), records)
+    model.account_ = decode(header.get("account"), records)
     return model
 
 
