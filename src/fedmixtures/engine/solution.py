@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -181,6 +182,13 @@ class Solution:
     """Whether no node's parameters changed by more than `Options.tol` in the last round."""
     levels: Levels | None = None
     """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
+
+    def changed(self, change: Callable[[Mixture], Mixture]) -> Solution:
+        """The same with all mixtures changed alike, say to other units."""
+        levels = self.levels
+        if levels is not None:
+            levels = replace(levels, theta=change(levels.theta))
+        return replace(self, theta=change(self.theta), levels=levels)
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,15 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import Options
-from fedmixtures.engine.solution import History, Solution
-from fedmixtures.engine.solve import solve
+from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.align import aligned_orders
-from fedmixtures.estimators.devices import resolve_devices
+from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.parameters import NestedParameters
+from fedmixtures.estimators.rows import warn_constant
 from fedmixtures.estimators.scoring import NodeScores
-from fedmixtures.estimators.tables import warn_constant
+from fedmixtures.estimators.trust import Trust
+from fedmixtures.graph.network import Network
 from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
-from fedmixtures.mixture.mixture import Mixture
 
 
 class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEstimator):
@@ -95,15 +95,18 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Bytes that left each node.
     network_ : Network
         The graph as it was used.
+    levels_ : Levels or None
+        Where a node's density is a weighed sum of several (own, group, everyone): their mixtures,
+        each node's weights and the evidence for them.
+    account_ : Account or None
+        What the method has to tell beside the mixtures: named arrays by node and by edge.
     trust_ : Trust or None
-        Which edges Trust-then-Pool trusted, by which test and on what evidence, and the groups it
-        found.
+        Who trusts whom and which groups there are, where the account tells of that.
+    solution_ : Solution
+        All of this as `fedmixtures.solve` returns it.
     shards_ : Shards or None
         How the nodes were spread over devices: edges cut, models that cross in a round.
     """
-
-    _on_chunk: Callable[[int, Mixture], Any] | None = None
-    """For the command line, which sets it: sees the mixtures of all nodes as rounds go by."""
 
     def __init__(
         self,
@@ -166,20 +169,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_constant(data, getattr(self, "feature_names_in_", None))
-        components = resolve.resolve_components(self.n_components, data.labels)
         options = self._options(resume)
-        network = resolve.resolve_graph(self.graph, data)
-        method = resolve.resolve_method(self.method)
-        method.check(components, network)
-        method = method.bounded(data, components)
-        components, theta = resolve.start_of(
-            self.init, data, components, options.seed, method, network
-        )
-        solution = solve(method, data, network, theta, options, components)
-        self._labelled = labels is not None
-        self.network_ = network
-        self.trust_ = resolve.trust_of(method, solution, network)
-        return self._keep(solution)
+        problem = resolve.Problem.of(data, self.graph, self.method, self.n_components)
+        solution = problem.solve(self.init, options)
+        return self.adopt(solution, problem.network, labelled=labels is not None)
 
     def _options(self, resume: str | Path | None) -> Options:
         _checks.whole("n_rounds", self.n_rounds, minimum=0)
@@ -193,7 +186,6 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             dtype=self.dtype,
             report_every=self.report_every or (10 if self.on_round or self.checkpoint else None),
             on_round=self.on_round,
-            on_chunk=self._on_chunk,
             on_checkpoint=None
             if self.checkpoint is None
             else partial(write_checkpoint, self.checkpoint),
@@ -201,34 +193,48 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             keep_nodes=self.keep_node_history,
             tol=float(self.tol),
             keep_interrupted=bool(self.keep_interrupted),
-            devices=resolve_devices(self.devices),
+            devices=resolve.resolve_devices(self.devices),
         )
 
-    def _keep(self, solution: Solution):
-        self.certificate_ = solution.certificate
-        self.traffic_ = solution.traffic
-        self.shards_ = solution.shards
-        self.converged_ = solution.converged
-        history, rounds = solution.history, solution.n_rounds
-        return self._adopt(solution.labels, solution.theta, history, solution.status, rounds)
+    def adopt(
+        self,
+        solution: Solution,
+        network: Network,
+        *,
+        labelled: bool = True,
+        feature_names: Sequence[str] | None = None,
+    ):
+        """Take over a solution made elsewhere: by `solve`, from a file, between silos.
 
-    def _adopt(self, labels: tuple, theta: Mixture, history: History, status: str, n_rounds: int):
-        """Take over the result of a fit, made just now or read from a file."""
-        self.nodes_ = _label_array(labels)
-        self._set_theta(theta)
-        self.history_ = history
-        self.status_ = str(status)
-        self.n_iter_ = n_rounds
-        self.lower_bounds_ = (-history.objective).tolist()
-        self.lower_bound_ = self.lower_bounds_[-1]
-        return self
-
-    def _set_theta(self, theta: Mixture) -> None:
-        self._theta = theta
-        labels = [_checks.plain(label) for label in self.nodes_]
-        self.mixtures_ = {label: theta.at(i).trimmed() for i, label in enumerate(labels)}
-        shown = theta if self._labelled else theta.at(0)
+        Parameters
+        ----------
+        solution
+            What a run gave back; kept as `solution_`.
+        network
+            The graph it ran on.
+        labelled
+            Whether rows come with node labels; without, the solution must have a single node.
+        feature_names
+            Names of the columns, if they have any.
+        """
+        if feature_names is not None:
+            self.feature_names_in_ = np.array(feature_names, dtype=object)
+        self.solution_, self.network_, self._labelled = solution, network, labelled
+        self.nodes_ = _label_array(solution.labels)
+        self.n_features_in_ = solution.theta.n_features
+        each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
+        self.mixtures_ = dict(zip(solution.labels, each, strict=True))
+        shown = solution.theta if labelled else solution.theta.at(0)
         self.weights_, self.means_, self.covariances_ = shown.parts
+        self.history_, self.status_ = solution.history, str(solution.status)
+        self.converged_, self.n_iter_ = solution.converged, solution.n_rounds
+        self.lower_bounds_ = (-solution.history.objective).tolist()
+        self.lower_bound_ = self.lower_bounds_[-1]
+        self.certificate_, self.traffic_ = solution.certificate, solution.traffic
+        self.shards_, self.levels_ = solution.shards, solution.levels
+        self.account_ = solution.account
+        self.trust_ = Trust.of(solution.account, network)
+        return self
 
     def fit_predict(
         self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None
@@ -239,13 +245,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     def align_components(self):
         """Give alike components the same number at all nodes; returns the estimator."""
         check_is_fitted(self)
-        orders = aligned_orders(self._theta, self.network_)
-        parts = [
-            np.take_along_axis(part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1)
-            for part in self._theta.parts
-        ]
-        self._set_theta(Mixture(*parts))
-        return self
+        theta = aligned(self.solution_.theta, self.network_)
+        solution = dataclasses.replace(self.solution_, theta=theta)
+        return self.adopt(solution, self.network_, labelled=self._labelled)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted model as safetensors with a JSON header; `fedmixtures.load` reads it."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._types import Label
+from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.engine.options import Options
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.solution import FitWarning, Solution
+from fedmixtures.engine.solve import solve
 from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
@@ -31,7 +34,6 @@ from fedmixtures.methods.compared.fedkmeans import FedKMeans
 from fedmixtures.methods.compared.ifca import IFCA
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
-from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -55,6 +57,36 @@ MOST_LOOKED_AT = 5_000_000
 """Rows in which repeated ones are looked for where a node has many more than components."""
 
 STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows, graph, method and components that fit together: all that can be checked is."""
+
+    data: NodeData
+    network: Network
+    method: Method
+    n_components: list[int]
+
+    @classmethod
+    def of(cls, data: NodeData, graph: Any, method: Any, n_components: Any) -> Problem:
+        """From what a user wrote."""
+        components = resolve_components(n_components, data.labels)
+        network = resolve_graph(graph, data)
+        return cls(data, network, resolve_method(method), components).checked()
+
+    def checked(self) -> Problem:
+        """Itself, if the method takes it."""
+        self.method.check(self.n_components, self.network)
+        return self
+
+    def solve(self, init: Any, options: Options) -> Solution:
+        """Start every node and run the method."""
+        data, network = self.data, self.network
+        method = self.method.bounded(data, self.n_components)
+        given = data, self.n_components, options.seed, method, network
+        components, theta = start_of(init, *given)
+        return solve(method, data, network, theta, options, components)
 
 
 def resolve_method(method: Any) -> Method:
@@ -169,15 +201,6 @@ def resolve_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def trust_of(method: Method, solution: Solution, network: Network) -> Trust | None:
-    """Who trusted whom, if the method is about that."""
-    if not isinstance(method, TrustThenPool):
-        return None
-    ends = network.source, network.target
-    told = solution.account
-    return Trust.of(solution.labels, ends, told.nodes, told.edges, method.caution)
-
-
 def start_of(
     init: Any, data: NodeData, n_components: list[int], seed: int, method: Method, network: Network
 ) -> tuple[list[int], Mixture | None]:
@@ -267,3 +290,27 @@ def _warn_if_moved(theta: Mixture, feasible: FeasibleSet, labels: tuple[Label, .
             FitWarning,
             stacklevel=4,
         )
+
+
+def resolve_devices(devices: Any) -> tuple[Device, ...]:
+    """The devices meant by a number, by ``"all"`` or by themselves; none means JAX's default."""
+    if devices is None:
+        return ()
+    seen = jax.devices()
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        if not devices or not all(isinstance(device, jax.Device) for device in devices):
+            raise ValueError(
+                f'`devices` is {devices!r}. Give some of `jax.devices()`, a number, or "all".'
+            )
+        return tuple(devices)
+    if isinstance(devices, str):
+        _checks.one_of("devices", devices, ("all",))
+        return tuple(seen)
+    _checks.whole("devices", devices)
+    if devices > len(seen):
+        raise ValueError(
+            f"`devices` is {devices}, but JAX sees {len(seen)} ({seen[0].platform}). Ask for at "
+            f"most {len(seen)}; to use so many cores of a CPU, set the environment variable "
+            f"JAX_NUM_CPU_DEVICES={devices} before Python starts."
+        )
+    return tuple(seen[:devices])
