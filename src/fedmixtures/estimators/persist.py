@@ -130,6 +130,7 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     names = decode(header["feature_names"], {})
     if len(theta.weights) != len(labels):
         raise ValueError(f"{len(labels)} labels for {len(theta.weights)} mixtures")
+    names = None if names is None else tuple(str(name) for name in names)
     if names is not None and len(names) != theta.n_features:
         raise ValueError(f"{len(names)} feature names for {theta.n_features} features")
     levels = account = None
