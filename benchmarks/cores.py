@@ -9,7 +9,6 @@ import jax
 from benchmarks import ours
 from benchmarks.problems import problem
 from benchmarks.timing import interleaved
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 
 
@@ -19,7 +18,7 @@ class Spread(ours.Solve):
     def __init__(self, made, coupling: str, dtype: str, n_devices: int):
         super().__init__(made, coupling, dtype)
         devices = tuple(jax.devices()[:n_devices])
-        self.options = Options(made.n_rounds, dtype=dtype, devices=devices)
+        self.how = {"n_rounds": made.n_rounds, "dtype": dtype, "devices": devices}
 
 
 def cores(names: list[str], couplings: list[str], dtype: str, repetitions: int) -> list[dict]:
@@ -30,7 +29,7 @@ def cores(names: list[str], couplings: list[str], dtype: str, repetitions: int) 
         for coupling in couplings:
             made = problem(name)
             runs = {str(d): Spread(made, coupling, dtype, d) for d in (1, n)}
-            shards = solve(*runs[str(n)].args, runs[str(n)].options).shards
+            shards = solve(*runs[str(n)].args, **runs[str(n)].how).shards
             runs["1"].run()  # compiles; the other has just done so
             times = interleaved({key: run.run for key, run in runs.items()}, repetitions)
             wall = {key: min(t.wall) for key, t in times.items()}

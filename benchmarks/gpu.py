@@ -22,8 +22,7 @@ from benchmarks.gpu_limits import Size, ceilings, limits, seconds
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout
-from fedmixtures.engine.options import Options
-from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run import rounds, runner
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph import Network, sparse_random
 from fedmixtures.init.kmeans import KMeansStart
@@ -67,12 +66,12 @@ def steps(n: int, k: int, d: int, m: int, couplings, measured: dict[str, float])
             begin = time.perf_counter()
             layout = jax.block_until_ready(build_layout(data, network, "float32"))
             found[name] = time.perf_counter() - begin
-        states = rounds.scatter(start, layout, "float32")
+        states = runner.scatter(start, layout, "float32")
         found["shapes"] = [group.shape for group in layout.groups]
         rows = [(group.data.rows, group.data.row_weights) for group in layout.groups]
         found["nll_step"] = seconds(jax.jit(_nll), rows, states)
         for name in couplings:
-            program = rounds.dynamic(GTVMin(known[name], feasible=FEASIBLE), "float32")
+            program = runner.dynamic(GTVMin(known[name], feasible=FEASIBLE), "float32")
             parts = attempt(_parts, program, layout, states)
             found |= {f"{name}_{part}": value for part, value in parts.items()}
             print(n, k, d, name, json.dumps(parts), flush=True)
@@ -81,7 +80,7 @@ def steps(n: int, k: int, d: int, m: int, couplings, measured: dict[str, float])
 
 def _nll(rows, states):
     return [
-        rounds.over_blocks(nll_and_gradient, state, *held)
+        runner.over_blocks(nll_and_gradient, state, *held)
         for state, held in zip(states, rows, strict=True)
     ]
 
@@ -95,20 +94,20 @@ def _parts(program: GTVMin, layout, states) -> dict[str, float]:
 
     @jax.jit
     def freeze(states, groups):
-        messages = [rounds.over_blocks(jax.vmap(program.digest), s) for s in states]
-        table = rounds.table(messages, axes=2)
+        messages = [runner.over_blocks(jax.vmap(program.digest), s) for s in states]
+        table = runner.table(messages, axes=2)
 
         def one(state, group):
             received = jax.tree.map(lambda t: t[group.sender], table)
-            keys = rounds._of_round(group.slot_key, jnp.int32(0))
+            keys = rounds.keys_of_round(group.slot_key, jnp.int32(0))
             return program.discrepancy.couple(state, received, keys, group.weight)
 
-        return [rounds.over_blocks(one, s, g) for s, g in zip(states, groups, strict=True)]
+        return [runner.over_blocks(one, s, g) for s, g in zip(states, groups, strict=True)]
 
     @jax.jit
     def pull(states, couplings):
         return [
-            rounds.over_blocks(lambda state, coupling: coupling.pull(state), s, coupling)
+            runner.over_blocks(lambda state, coupling: coupling.pull(state), s, coupling)
             for s, coupling in zip(states, couplings, strict=True)
         ]
 
@@ -141,8 +140,8 @@ def whole_fit(n: int, n_rounds: int = 40) -> dict:
         begin = time.perf_counter()
         start = KMeansStart().mixtures(data, [5] * n, 0, FEASIBLE.min_variance)
         started = time.perf_counter()
-        method, options = GTVMin(MMD(), feasible=FEASIBLE), Options(n_rounds, dtype="float32")
-        solution = solve(method, data, network, start, options)
+        method, how = GTVMin(MMD(), feasible=FEASIBLE), {"n_rounds": n_rounds, "dtype": "float32"}
+        solution = solve(method, data, network, start, **how)
         end = time.perf_counter()
         found[attempt] = {
             "start_s": started - begin,
@@ -167,7 +166,7 @@ def memory(n: int) -> dict[str, float]:
     data, network, start = problem(n, 5, 2, 50)
     with precision("float32"):
         layout = build_layout(data, network, "float32")
-        states = rounds.scatter(start, layout, "float32")
+        states = runner.scatter(start, layout, "float32")
         size = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) / 1e9
         groups = layout.groups
         found = {
@@ -178,7 +177,7 @@ def memory(n: int) -> dict[str, float]:
             "mixtures": size(states),
         }
         for name, discrepancy in (("mmd", MMD()), ("kl", KL()), ("euclidean", Euclidean())):
-            program = rounds.dynamic(GTVMin(discrepancy, feasible=FEASIBLE), "float32")
+            program = runner.dynamic(GTVMin(discrepancy, feasible=FEASIBLE), "float32")
             arguments = (program, groups, states, jnp.int32(0), jnp.int32(1), 1)
             analysis = rounds.run_rounds.lower(*arguments).compile().compiled.memory_analysis()
             found[f"{name}_temporaries"] = analysis.temp_size_in_bytes / 1e9

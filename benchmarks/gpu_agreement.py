@@ -20,7 +20,6 @@ from benchmarks import report
 from benchmarks.gpu import FEASIBLE, problem
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.trial import outcomes
@@ -34,7 +33,7 @@ def fits(data: NodeData, network: Network, start: Mixture, n_rounds: int, dtype:
     found = {}
     for name, coupling in COUPLINGS.items():
         method = GTVMin(coupling, alpha=0.1, feasible=FEASIBLE)
-        solution = solve(method, data, network, start, Options(n_rounds, dtype=dtype))
+        solution = solve(method, data, network, start, n_rounds=n_rounds, dtype=dtype)
         parts = zip(("weights", "means", "covariances"), solution.theta.parts, strict=True)
         found |= {f"{name}_{part}": values for part, values in parts}
     return found

@@ -11,8 +11,7 @@ from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.layout.blocks import build_layout
-from fedmixtures.engine.options import Options
-from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run import rounds, runner
 from fedmixtures.engine.solve import solve
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.mixture import Mixture
@@ -38,10 +37,10 @@ class Solve:
 
     def __init__(self, problem: Problem, coupling: str, dtype: str = "float64"):
         self.args = program(problem, coupling), problem.node_data(), problem.network, problem.theta
-        self.options = Options(n_rounds=problem.n_rounds, dtype=dtype)
+        self.how = {"n_rounds": problem.n_rounds, "dtype": dtype}
 
     def run(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return solve(*self.args, self.options).theta.parts
+        return solve(*self.args, **self.how).theta.parts
 
 
 class Fit:
@@ -75,8 +74,8 @@ class Rounds:
         self.dtype, self.n_rounds = dtype, problem.n_rounds
         with precision(dtype):
             self.layout = build_layout(problem.node_data(), problem.network, dtype)
-            self.program = rounds.dynamic(program(problem, coupling), dtype)
-            thetas = rounds.scatter(problem.theta, self.layout, dtype)
+            self.program = runner.dynamic(program(problem, coupling), dtype)
+            thetas = runner.scatter(problem.theta, self.layout, dtype)
             self.states = rounds.start(self.program, self.layout.groups, thetas)
         self.capacity = 1 << (self.n_rounds - 1).bit_length()
 
@@ -88,7 +87,7 @@ class Rounds:
         with precision(self.dtype):
             states, infos = rounds.run_rounds(*self.arguments())
             jax.block_until_ready((states, infos))
-            theta: Mixture = rounds.gather(states, self.layout)
+            theta: Mixture = runner.gather(states, self.layout)
         return theta.parts
 
     def temporary_bytes(self) -> int:

@@ -70,7 +70,7 @@ def fit_cell(
 
 
 ONE_SHOT = ("start", "local", "centralized", "fedgengmm")
-HUBS = ("fedem", "fedgrem", "ifca")
+HUBS = ("fedem", "fedgrem", "ifca", "fedgem")
 
 
 def _uses_graph(row: Row) -> bool:

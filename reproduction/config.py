@@ -30,6 +30,7 @@ BEYOND = (
     "trust-cost-gpu",
     "trust-stress",
     "real",
+    "relatives",
 )
 """Experiments beyond the paper: run by name, not with ``all``."""
 

@@ -33,6 +33,8 @@ ONE_THREAD = {
 }
 PER_TASK, PER_UNION, PER_LARGE_UNION = 40, 160, 20
 """Runs in one task at most: computed one by one, in a union, in a union of large mixtures."""
+ALONE = ("c-colme", "dfmr", "graphfed-em", "federico", "trust")
+"""Methods that are no node programs: their runs make no union."""
 SINGLE = {"held_out": 1}
 """Tasks whose runs are long, and each its own."""
 LARGE = 5
@@ -138,7 +140,7 @@ def _split(work: Work) -> list[Work]:
     """Tasks small enough to keep all processes busy to the end."""
     settings = work[0][0].settings
     size = SINGLE.get(work[0][0].task, PER_TASK)
-    if settings.get("graph") and work[0][0].task not in SINGLE:
+    if settings.get("graph") and settings.get("method") not in ALONE and size == PER_TASK:
         size = PER_LARGE_UNION if settings["n_components"] > LARGE else PER_UNION
     return [work[i : i + size] for i in range(0, len(work), size)]
 

@@ -128,7 +128,6 @@ def step_frame(exchange: InProcessRounds, name: str, t: int):
 def engine_solution(job: Job, rows: dict, block_size: int | None):
     """The same job by the in-process engine."""
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.engine.options import Options
     from fedmixtures.engine.solve import solve
     from fedmixtures.graph.convert import from_edges
 
@@ -138,8 +137,8 @@ def engine_solution(job: Job, rows: dict, block_size: int | None):
     program = program_of(job)
     theta = Mixture.stack([starting_mixture(job, program, n, rows[n]) for n in labels])
     network = from_edges(list(job.edges), labels)
-    options = Options(n_rounds=job.n_rounds, seed=job.seed, block_size=block_size)
-    return solve(program, data, network, theta, options)
+    how = {"n_rounds": job.n_rounds, "seed": job.seed, "block_size": block_size}
+    return solve(program, data, network, theta, **how)
 
 
 def same_bits(a: Mixture, b: Mixture) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.unscented import UnscentedKL
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.convert import from_edges
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -129,9 +128,16 @@ class Problem:
         """Rows of every node, in the order of the labels."""
         return [self.X[self.nodes == label] for label in self.labels]
 
-    def solve(self, program: GTVMin, **options):
-        """Run the program on this problem."""
-        return solve(program, self.data, self.network, self.theta, Options(**options))
+    def solve(self, program: GTVMin, on_round=None, on_chunk=None, **options):
+        """Run the program on this problem; show every record, and the mixtures of every chunk."""
+
+        def watch(progress):
+            for record in progress.records if on_round else ():
+                on_round(record)
+            if on_chunk and not progress.final:
+                on_chunk(progress.round, progress.theta)
+
+        return solve(program, self.data, self.network, self.theta, watch=watch, **options)
 
 
 def problem(

@@ -152,11 +152,13 @@ def _against(result: Result) -> str:
                 line.append(rendering.NOTHING)
                 continue
             gaps = filled(own.values, "ll") - filled(other.values, "ll")
-            line.append(f"{np.median(gaps):+.3f} ({gaps.min():+.3f})")
+            text = f"{np.median(gaps):+.3f} ({gaps.min():+.3f})"
+            line.append(f"**{text}**" if np.median(gaps) > 0 else text)
         lines.append(line)
     table = rendering.markdown_table(["", *(p.label for p in experiment.problems)], lines)
     label = experiment.row(reference).label
-    return f"LL minus that of {label}, seed by seed: median (worst seed).\n\n{table}"
+    words = f"LL minus that of {label}, seed by seed: median (worst seed); bold where above it."
+    return f"{words}\n\n{table}"
 
 
 def _bound(name: str, bound: float) -> str:
@@ -202,7 +204,8 @@ def figure(result: Result) -> Any:
                 if problem.at is not None
                 and (entry := result.find(problem.name, name, metric)) is not None
             ]
-            figures.curve(axis, result.experiment.row(name).label, number, points)
+            if points:  # a first look may leave the row out
+                figures.curve(axis, result.experiment.row(name).label, number, points)
         figures.finish(axis, options["axis"], metric, log=options.get("log", False))
         if metric == "ll" and "low" in options:
             axis.set_ylim(bottom=options["low"])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import Status
 from fedmixtures.init.kmeans import node_seed
-from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.base import Levels, Method, NodeProgram
 from fedmixtures.methods.compared.baselines import Centralized
 from fedmixtures.methods.compared.em_fits import EMFits, Task
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
-from fedmixtures.metrics.centroids import centroid_error
+from fedmixtures.metrics.per_node import centroid_error
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks import fit, measure
@@ -28,6 +27,15 @@ GROUPINGS = ("local", "block", "centralized")
 """Ordinary fits: of each node's rows, of each true block's (an oracle), of all rows together."""
 WITH_PRIOR = {"engine": "jax", "prior": ShapePrior(), "reg_covar": 1e-3, "n_init": 10}
 """The fits a trusting node makes, on other rows."""
+
+
+class End(NamedTuple):
+    """What a method ends with on one situation: mixtures of all nodes, stacked."""
+
+    theta: Mixture
+    """What clusters are read from."""
+    density: Mixture
+    """What new rows are scored with: the same, unless nodes weigh several densities."""
 
 
 def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Numbers]:
@@ -60,10 +68,11 @@ def _together(runs: Sequence[tuple[dict[str, Any], int]]) -> list[Numbers]:
 
 def _fitted(
     settings: dict[str, Any], all_settings: list[dict[str, Any]], found: list[Situation]
-) -> list[Mixture | None]:
-    """Mixtures of all nodes of each situation; None where the run diverged."""
+) -> list[End | None]:
+    """What each situation ended with; None where the run diverged."""
     if settings["method"] in GROUPINGS:
-        return grouped_fits(settings["method"], settings["options"], found)
+        thetas = grouped_fits(settings["method"], settings["options"], found)
+        return [End(theta, theta) for theta in thetas]
     method = build(settings)
     if isinstance(method.program(), NodeProgram):
         return union_fits(method, settings, found)
@@ -84,7 +93,7 @@ def build(settings: dict[str, Any]) -> Method:
 
 def grouped_fits(
     grouping: str, options: dict[str, Any], found: Sequence[Situation]
-) -> list[Mixture | None]:
+) -> list[Mixture]:
     """Ordinary fits of nodes, blocks or everything; liars' rows count for themselves alone."""
     options = dict(options)
     method: EMFits = Centralized(**(WITH_PRIOR if options.pop("prior", False) else {}), **options)
@@ -119,53 +128,62 @@ def _truth(one: Situation) -> int:
 
 def union_fits(
     method: Method, settings: dict[str, Any], found: Sequence[Situation]
-) -> list[Mixture | None]:
+) -> list[End | None]:
     """All situations in one solve; if one of them runs away, each on its own."""
     width = max(max(one.n_components) for one in found)
     union = Union.of([one.part(settings["start"], width) for one in found])
-    options = Options(settings["n_rounds"], keep_nodes=True)
-    solution = fit.quiet_solve(method, union.rows, union.network, union.theta, options)
+    how = {"n_rounds": settings["n_rounds"], "keep_nodes": True}
+    solution = fit.quiet_solve(method, union.rows, union.network, union.theta, **how)
     program = method.program()
     away = [fit.ran_away(solution.history, program.pull_share, span) for span in union.spans]
     if program.descends and (solution.status is not Status.COMPLETED or any(away)):
         if len(found) == 1:
             return [None]
-        return [theta for one in found for theta in union_fits(method, settings, [one])]
-    return [Mixture(*(part[span] for part in solution.theta.parts)) for span in union.spans]
+        return [end for one in found for end in union_fits(method, settings, [one])]
+    parts = [Mixture(*(part[span] for part in solution.theta.parts)) for span in union.spans]
+    return [End(theta, theta) for theta in parts]
 
 
-def _alone(method: Method, settings: dict[str, Any], one: Situation) -> Mixture | None:
-    """A method with a hub, on one situation."""
-    method.check(one.n_components, one.network)
+def _alone(method: Method, settings: dict[str, Any], one: Situation) -> End | None:
+    """A method that is no node program, on one situation."""
     part = one.part(settings["start"], max(one.n_components))
     theta = part.theta if method.needs_start else None
-    options = Options(settings["n_rounds"], seed=one.seed)
-    solution = fit.quiet_solve(method, part.rows, part.network, theta, options, one.n_components)
-    return solution.theta if solution.status is Status.COMPLETED else None
+    how = {"n_components": one.n_components, "n_rounds": settings["n_rounds"], "seed": one.seed}
+    solution = fit.quiet_solve(method, part.rows, part.network, theta, **how)
+    if solution.status is not Status.COMPLETED:
+        return None
+    return End(solution.theta, weighed(solution.levels) if solution.levels else solution.theta)
 
 
-def _numbers(thetas: Sequence[Mixture | None], found: Sequence[Situation]) -> list[Numbers]:
+def weighed(levels: Levels) -> Mixture:
+    """The weighed density of every node as one mixture with the components of all its levels."""
+    nodes_first = [np.moveaxis(part, 0, 1) for part in levels.theta.parts]
+    weights = nodes_first[0] * levels.weights[..., None]
+    flat = lambda part: part.reshape(len(part), -1, *part.shape[3:])
+    return Mixture(*map(flat, (weights, *nodes_first[1:])))
+
+
+def _numbers(ends: Sequence[End | None], found: Sequence[Situation]) -> list[Numbers]:
     """Means over honest nodes, and the likelihood of each of them."""
-    whole = [(theta, one) for theta, one in zip(thetas, found, strict=True) if theta is not None]
+    whole = [(end, one) for end, one in zip(ends, found, strict=True) if end is not None]
     measured = iter(_measured(whole) if whole else [])
     names = ("ll", "err", "nmi", "nodes")
     lost = {**dict.fromkeys(names), "status": "diverged"}
-    return [lost if theta is None else next(measured) for theta in thetas]
+    return [lost if end is None else next(measured) for end in ends]
 
 
-def _measured(whole: Sequence[tuple[Mixture, Situation]]) -> list[Numbers]:
+def _measured(whole: Sequence[tuple[End, Situation]]) -> list[Numbers]:
     scenarios = [one.scenario for _, one in whole]
-    width = max(theta.n_components for theta, _ in whole)
-    padded = [theta.padded(width).parts for theta, _ in whole]
-    together = Mixture(*map(np.concatenate, zip(*padded, strict=True)))
-    ll, nmi = measure.Rows.of(scenarios, "_validation").per_node(together)
+    rows = measure.Rows.of(scenarios, "_validation")
+    ll = rows.log_likelihood(_together_of([end.density for end, _ in whole]))
+    _, nmi = rows.per_node(_together_of([end.theta for end, _ in whole]))
     numbers = []
-    for (theta, one), span in zip(whole, measure.spans(scenarios), strict=True):
+    for (end, one), span in zip(whole, measure.spans(scenarios), strict=True):
         own, honest = ll[span][one.honest], one.honest
         truth, err = one.scenario.means, None
         if truth is not None:
             errors = [
-                centroid_error(theta.at(i).trimmed().means, truth[i])
+                centroid_error(end.theta.at(i).trimmed().means, truth[i])
                 for i in np.flatnonzero(honest)
             ]
             err = float(np.mean(errors))
@@ -179,3 +197,10 @@ def _measured(whole: Sequence[tuple[Mixture, Situation]]) -> list[Numbers]:
             }
         )
     return numbers
+
+
+def _together_of(mixtures: Sequence[Mixture]) -> Mixture:
+    """The nodes of all situations in one stack."""
+    width = max(mixture.n_components for mixture in mixtures)
+    padded = [mixture.padded(width).parts for mixture in mixtures]
+    return Mixture(*map(np.concatenate, zip(*padded, strict=True)))

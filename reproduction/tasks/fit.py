@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +14,14 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import Scenario
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine.options import Options
-from fedmixtures.engine.run.watch import FAR
+from fedmixtures.engine.run.watch import FAR, Progress
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Method, NodeProgram
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.registry import METHODS
+from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -83,7 +83,13 @@ def build(settings: dict[str, Any]) -> Method:
             learning_rate=gtv["learning_rate"],
             feasible=feasible(gtv),
         )
-    return replace(method, **settings["options"])
+    return with_options(method, settings["options"])
+
+
+def with_options(method: Method, options: dict[str, Any]) -> Method:
+    """The method with other options; ``prior = true`` stands for a `ShapePrior`."""
+    read = lambda name, value: ShapePrior() if name == "prior" and value is True else value
+    return replace(method, **{name: read(name, value) for name, value in options.items()})
 
 
 def feasible(gtv: dict[str, Any]) -> FeasibleSet:
@@ -108,10 +114,10 @@ def _union(method: Method, runs: Sequence[Run]) -> list[Numbers]:
     watch = {}
     if runs[0].settings["record"] == "rounds":
         scenarios = [run.scenario for run in runs]
-        look = lambda t, theta: rounds.append(measure.round_numbers(theta, scenarios))
-        watch = {"on_chunk": look, "report_every": 1}
-    options = Options(runs[0].settings["n_rounds"], keep_nodes=True, **watch)
-    solution = quiet_solve(method, union.rows, union.network, union.theta, options)
+        look = each_round(lambda theta: rounds.append(measure.round_numbers(theta, scenarios)))
+        watch = {"watch": look, "report_every": 1}
+    how = {"n_rounds": runs[0].settings["n_rounds"], "keep_nodes": True, **watch}
+    solution = quiet_solve(method, union.rows, union.network, union.theta, **how)
     program = method.program()
     away = [ran_away(solution.history, program.pull_share, span) for span in union.spans]
     if program.descends and (solution.status is not Status.COMPLETED or any(away)):
@@ -128,20 +134,24 @@ def _alone(method: Method, run: Run) -> Numbers:
     """One run by itself, with the seed as the user would give it."""
     part = run.part()
     components = [run.settings["n_components"]] * part.rows.n_nodes
-    method.check(components, part.network)
-    options = Options(run.settings["n_rounds"], seed=run.seed)
     theta = part.theta if method.needs_start else None
-    solution = quiet_solve(method, part.rows, part.network, theta, options, components)
+    how = {"n_components": components, "n_rounds": run.settings["n_rounds"], "seed": run.seed}
+    solution = quiet_solve(method, part.rows, part.network, theta, **how)
     if solution.status is not Status.COMPLETED:
         return _diverged(solution)
     return _finished(solution.theta, [run], method.has_likelihood)[0]
 
 
-def quiet_solve(*arguments: Any) -> Solution:
+def each_round(look: Callable[[Mixture], Any]) -> Callable[[Progress], None]:
+    """A watch that shows `look` the mixtures of the start and after every round, once."""
+    return lambda progress: None if progress.final else look(progress.theta)
+
+
+def quiet_solve(*arguments: Any, **how: Any) -> Solution:
     """`solve` without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the status is kept with the numbers
-        return solve(*arguments)
+        return solve(*arguments, **how)
 
 
 def _finished(theta: Mixture, runs: Sequence[Run], likelihood: bool = True) -> list[Numbers]:

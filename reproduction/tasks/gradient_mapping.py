@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine.options import Options
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.mixture.density import local_loss
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
-from reproduction.tasks.fit import Run, feasible, quiet_solve
+from reproduction.tasks.fit import Run, each_round, feasible, quiet_solve
 from reproduction.tasks.union import Union
 
 LOOKED_AT = 5
@@ -63,10 +62,10 @@ def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[dict[str, An
 def follow(union: Union, settings: dict, alpha: float, rate: float, rounds: int, look: bool = True):
     """Algorithm 1 with one local step; its mixtures after every round, if wanted."""
     thetas: list[Mixture] = []
-    watch = {"on_chunk": lambda t, theta: thetas.append(theta), "report_every": 1} if look else {}
+    watch = {"watch": each_round(thetas.append), "report_every": 1} if look else {}
     method = GTVMin(MMD(), alpha, 1, rate, feasible(settings["gtv"]))
-    options = Options(rounds, keep_nodes=True, **watch)
-    return quiet_solve(method, union.rows, union.network, union.theta, options), thetas
+    given = method, union.rows, union.network, union.theta
+    return quiet_solve(*given, n_rounds=rounds, keep_nodes=True, **watch), thetas
 
 
 def _per_run(history: Any, union: Union, pull_share: float) -> np.ndarray:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures import FitWarning, NetworkGaussianMixture, ShapePrior
+from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.estimators.resolve import METHODS
-from fedmixtures.methods.base import Method
-from fedmixtures.metrics.partition import normalized_mutual_information
+from fedmixtures.metrics.per_node import normalized_mutual_information
 from reproduction.tasks.csv_tables import Split, split
+from reproduction.tasks.fit import with_options
 from reproduction.tasks.stresses import stressed
 
 Numbers = dict[str, Any]
@@ -39,7 +39,7 @@ def one(settings: dict[str, Any], seed: int) -> Numbers:
     model = NetworkGaussianMixture(
         settings["n_components"],
         graph=settings["graph"] or None,
-        method=build(settings["method"], settings["options"]),
+        method=with_options(METHODS[settings["method"]](), settings["options"]),
         n_rounds=settings["n_rounds"],
         random_state=seed,
         dtype=settings["dtype"],
@@ -55,12 +55,6 @@ def one(settings: dict[str, Any], seed: int) -> Numbers:
     if model.status_ != "completed":
         return _lost(f"status {model.status_}")
     return {**scores(model, rows, log_unit), "seconds": seconds, "status": "completed"}
-
-
-def build(name: str, options: dict[str, Any]) -> Method:
-    """The method of this name with its options; ``prior = true`` stands for a `ShapePrior`."""
-    options = {k: ShapePrior() if k == "prior" and v is True else v for k, v in options.items()}
-    return replace(METHODS[name](), **options)
 
 
 def scores(model: Any, rows: Split, log_unit: float = 0.0) -> Numbers:

@@ -12,8 +12,11 @@ from fedmixtures._ties import first_greatest
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import Scenario
 from fedmixtures.engine.evaluate import log_joint_rows
-from fedmixtures.metrics.centroids import node_centroid_errors
-from fedmixtures.metrics.partition import effective_components, node_mutual_information
+from fedmixtures.metrics.per_node import (
+    effective_components,
+    node_centroid_errors,
+    node_mutual_information,
+)
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks.union import joined_rows
 

@@ -10,11 +10,10 @@ import jax
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solution import Solution
-from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.graph import generate
 from fedmixtures.init.kmeans import clustered_mixture
+from fedmixtures.methods.registry import METHODS
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks.fit import quiet_solve
 
@@ -36,11 +35,11 @@ def _measure(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     data, network, theta = _nodes(settings, seed)
     method = METHODS[settings["method"]]().bounded(data, [settings["k"]] * data.n_nodes)
-    options = Options(settings["n_rounds"], seed=seed)
+    how = {"n_rounds": settings["n_rounds"], "seed": seed}
 
     def timed() -> tuple[float, Solution]:
         start = clock()
-        solution = quiet_solve(method, data, network, theta, options)
+        solution = quiet_solve(method, data, network, theta, **how)
         return clock() - start, solution
 
     begun = time.perf_counter()

@@ -30,15 +30,23 @@ if TYPE_CHECKING:
     from fedmixtures.graph.generate import stochastic_blocks as stochastic_blocks
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
+    from fedmixtures.methods.base import Backtracking as Backtracking
     from fedmixtures.methods.compared.baselines import Centralized as Centralized
     from fedmixtures.methods.compared.baselines import Local as Local
+    from fedmixtures.methods.compared.c_colme import CColME as CColME
     from fedmixtures.methods.compared.consensus_em import ConsensusEM as ConsensusEM
+    from fedmixtures.methods.compared.dfmr import DFMR as DFMR
     from fedmixtures.methods.compared.fedem import FedEM as FedEM
+    from fedmixtures.methods.compared.federico import FedeRiCo as FedeRiCo
+    from fedmixtures.methods.compared.fedgem import FedGEM as FedGEM
     from fedmixtures.methods.compared.fedgengmm import FedGenGMM as FedGenGMM
     from fedmixtures.methods.compared.fedgrem import FedGrEM as FedGrEM
     from fedmixtures.methods.compared.fedkmeans import FedKMeans as FedKMeans
+    from fedmixtures.methods.compared.graphfed_em import GraphFedEM as GraphFedEM
     from fedmixtures.methods.compared.ifca import IFCA as IFCA
     from fedmixtures.methods.gtvmin import GTVMin as GTVMin
+    from fedmixtures.methods.registry import register_discrepancy as register_discrepancy
+    from fedmixtures.methods.registry import register_method as register_method
     from fedmixtures.methods.trust_then_pool import TrustThenPool as TrustThenPool
     from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
@@ -66,7 +74,10 @@ _HOMES = {
     "nearest_neighbours": "graph.generate",
     "stochastic_blocks": "graph.generate",
     "KMeansStart": "init.kmeans",
+    "Backtracking": "methods.base",
     "GTVMin": "methods.gtvmin",
+    "register_discrepancy": "methods.registry",
+    "register_method": "methods.registry",
     "Local": "methods.compared.baselines",
     "Centralized": "methods.compared.baselines",
     "FedKMeans": "methods.compared.fedkmeans",
@@ -75,6 +86,11 @@ _HOMES = {
     "ConsensusEM": "methods.compared.consensus_em",
     "FedGrEM": "methods.compared.fedgrem",
     "FedGenGMM": "methods.compared.fedgengmm",
+    "CColME": "methods.compared.c_colme",
+    "DFMR": "methods.compared.dfmr",
+    "FedGEM": "methods.compared.fedgem",
+    "GraphFedEM": "methods.compared.graphfed_em",
+    "FedeRiCo": "methods.compared.federico",
     "TrustThenPool": "methods.trust_then_pool",
     "ShapePrior": "mixture.em",
     "FeasibleSet": "mixture.feasible",

@@ -1,4 +1,4 @@
-"""Checks of what users hand in. Every message says which argument, what came, what to do."""
+"""Checks of what users pass in. Every message says which argument, what came, what to do."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import pytest
 from fedmixtures import Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring
 from fedmixtures.kernels import dispatch
@@ -62,7 +61,7 @@ def test_letters_arrive_where_they_are_addressed_to(monkeypatch, constants, opti
     network = erdos_renyi_ring(n, 0.3, seed=2)
     numbers = 1.0 + np.random.default_rng(0).permutation(n)
     theta = Mixture(np.ones((n, 1)), numbers[:, None, None], np.ones((n, 1, 1, 1)))
-    solution = solve(Letters(), data, network, theta, Options(n_rounds=2, **options))
+    solution = solve(Letters(), data, network, theta, n_rounds=2, **options)
     told = solution.account
     np.testing.assert_array_equal(told.nodes["number"], numbers)
     ends = np.stack([network.source, network.target], axis=1)

@@ -13,7 +13,6 @@ from fedmixtures import KL, MMD, Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.layout.shards import build_sharded_layout
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
 from fedmixtures.graph.parts import cut_into_parts, n_cut_edges
@@ -58,8 +57,8 @@ def test_slots_point_to_their_neighbours_on_every_device(problem, monkeypatch):
 def test_the_numbers_are_those_of_one_device(problem, coupling):
     data, network, theta = problem
     method = GTVMin(coupling).bounded(data, [2] * N)
-    one = solve(method, data, network, theta, Options(4))
-    three = solve(method, data, network, theta, Options(4, devices=tuple(jax.devices()[:3])))
+    one = solve(method, data, network, theta, n_rounds=4)
+    three = solve(method, data, network, theta, n_rounds=4, devices=jax.devices()[:3])
     for ours, theirs in zip(three.theta.parts, one.theta.parts, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(three.history.objective, one.history.objective, rtol=1e-12)
@@ -104,13 +103,14 @@ def test_an_interrupted_run_over_devices_goes_on(problem):
     method = GTVMin(MMD()).bounded(data, [2] * N)
     devices = tuple(jax.devices()[:2])
     kept = []
-    options = Options(6, report_every=3, on_checkpoint=kept.append, devices=devices)
-    whole = solve(method, data, network, theta, options)
-    rest = solve(method, data, network, theta, Options(6, resume=kept[0], devices=devices))
+    given, keep = (method, data, network, theta), lambda progress: kept.append(progress.checkpoint)
+    whole = solve(*given, n_rounds=6, report_every=3, watch=keep, devices=devices)
+    kept = kept[1:]  # the first was taken before the first round
+    rest = solve(*given, n_rounds=6, resume=kept[0], devices=devices)
     assert kept[0].round == 3
     np.testing.assert_array_equal(rest.theta.means, whole.theta.means)
     with pytest.raises(ValueError, match="`resume` comes from another run"):
-        solve(method, data, network, theta, Options(6, resume=kept[0]))
+        solve(*given, n_rounds=6, resume=kept[0])
 
 
 def test_the_estimator_takes_devices_and_says_what_is_wrong_with_them(problem):

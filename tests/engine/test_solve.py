@@ -7,7 +7,6 @@ import reference
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
@@ -122,8 +121,7 @@ def test_labels_that_do_not_sort_keep_their_mixtures(D):
         assert data.labels == tuple(names[label] for label in order)
         network = Network.from_edges(edges, data.labels)
         theta = Mixture.stack([p.start[label] for label in order])
-        options = Options(n_rounds=4, seed=11)
-        return solve(program(D), data, network, theta, options)
+        return solve(program(D), data, network, theta, n_rounds=4, seed=11)
 
     there, back = fitted(p.labels), fitted(p.labels[::-1])
     for label in names.values():

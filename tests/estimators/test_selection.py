@@ -7,7 +7,7 @@ from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.synthetic import homogeneous, shifted_blocks
 from fedmixtures.estimators.selection import folds, select_alpha, select_components
 from fedmixtures.graph.generate import complete
-from fedmixtures.metrics.likelihood import mean_over_nodes
+from fedmixtures.metrics.per_node import mean_over_nodes
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,8 @@ from fedmixtures import (
     load,
 )
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.resolve import METHODS, resolve_method
+from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.graph.generate import complete, ring
 from fedmixtures.methods.base import HubProgram, NodeProgram, OneShot
 
@@ -144,7 +143,7 @@ def test_without_rounds_the_start_is_the_result(alike):
 def test_a_block_of_one_gives_what_the_batch_gives(method, alike):
     theta = KMeansStart().mixtures(alike.data, [3] * 6, 0, 1e-6)
     batched, alone = (
-        solve(method, alike.data, alike.network, theta, Options(n_rounds=4, block_size=size))
+        solve(method, alike.data, alike.network, theta, n_rounds=4, block_size=size)
         for size in (None, 1)
     )
     for a, b in zip(batched.theta.parts, alone.theta.parts, strict=True):
@@ -229,7 +228,7 @@ def test_nested_parameters_reach_every_method(alike):
 def test_one_shot_methods_need_to_know_the_number_of_components(alike):
     data = NodeData.from_rows(alike.X, alike.nodes)
     with pytest.raises(ValueError, match="`n_components` is missing"):
-        solve(resolve_method("local"), data, ring(6), None, Options())
+        solve("local", data, ring(6))
 
 
 def test_hub_methods_do_not_look_at_the_graph(alike):

@@ -10,7 +10,6 @@ import pytest
 from fedmixtures import GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import shifted_blocks
-from fedmixtures.engine.options import Options
 from fedmixtures.estimators.resolve import Problem
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.report.content import build_content
@@ -37,8 +36,8 @@ def found() -> Findings:
     snapshots, method = {}, GTVMin(n_local_steps=1)
     data = NodeData.from_rows(s.X, names[s.nodes])
     problem = Problem.of(data, network, method, 3)
-    look = lambda r, theta: snapshots.update({r: theta})
-    solution = problem.solve("kmeans", Options(n_rounds=6, report_every=2, on_chunk=look))
+    look = lambda progress: snapshots.update({progress.round: progress.theta})
+    solution = problem.solve(n_rounds=6, report_every=2, watch=look)
     model = NetworkGaussianMixture(3).adopt(solution, problem.network).align_components()
     held = names[s.nodes_validation]
     own = NetworkGaussianMixture(3, method="local", random_state=0).fit(s.X, nodes=names[s.nodes])

@@ -71,7 +71,7 @@ def compare(
     from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
     from fedmixtures.cli.settings import FitSettings, default_method, names
-    from fedmixtures.estimators.resolve import METHODS
+    from fedmixtures.methods.registry import METHODS
     from fedmixtures.io.tables import read_table
 
     usual = ("local", "centralized", default_method())
@@ -119,7 +119,7 @@ def compare(
 
 def _possible(chosen: tuple, task: Any, drop: bool) -> tuple[tuple, list[str]]:
     """Check every method before any work; with `drop`, leave out those that cannot run as asked."""
-    from fedmixtures.estimators.resolve import METHODS
+    from fedmixtures.methods.registry import METHODS
 
     possible, notes = [], []
     for name in chosen:
@@ -136,7 +136,7 @@ def _possible(chosen: tuple, task: Any, drop: bool) -> tuple[tuple, list[str]]:
 
 def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
-    from fedmixtures.estimators.resolve import METHODS
+    from fedmixtures.methods.registry import METHODS
 
     try:
         return _fit(task.fitted_by(METHODS[name]()), settings, name, repeat)
@@ -163,17 +163,17 @@ def _tell(chosen: tuple, results: list[dict[str, Any]], notes: list[str], out: P
 
 def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split: log-likelihood of every node's held-out rows."""
-    from fedmixtures.engine.options import Options
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
     from fedmixtures.estimators.scoring import log_densities
-    from fedmixtures.metrics.likelihood import node_means
+    from fedmixtures.metrics.per_node import node_means
 
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        options = Options(settings.rounds, settings.seed, tol=NetworkGaussianMixture().tol)
-        solution = task.problem.solve("kmeans", options).changed(task.scale.original)
+        how = {"n_rounds": settings.rounds, "seed": settings.seed}
+        solution = task.problem.solve(**how, tol=NetworkGaussianMixture().tol)
+        solution = solution.changed(task.scale.original)
     seconds = time.perf_counter() - began
     likelihood: dict[Any, float] = {}
     if task.method.has_likelihood:
@@ -250,7 +250,7 @@ def methods() -> None:
 
     from fedmixtures.cli.console import console
     from fedmixtures.cli.settings import default_method
-    from fedmixtures.estimators.resolve import METHODS
+    from fedmixtures.methods.registry import METHODS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("method", "what it does", "settings"):

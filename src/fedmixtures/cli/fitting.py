@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fedmixtures.cli.console import RoundsBar, console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.evaluate import log_joint_rows
-from fedmixtures.engine.options import Options
+from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
@@ -68,20 +67,22 @@ class Watch:
         self.snapshots = {r: theta for r, theta in snapshots.items() if r <= reached}
         self._look(self.snapshots)
 
-    def on_round(self, record: dict[str, Any]) -> None:
-        """Keep the record of a round."""
-        self.records.append(dict(record))
-
-    def on_chunk(self, reached: int, theta: Mixture) -> None:
-        """Look at the mixtures after some rounds."""
-        self.snapshots[reached] = theta
-        self._look({reached: theta})
+    def __call__(self, progress: Progress) -> None:
+        """Keep the records of some rounds and look at the mixtures after them."""
+        self.records += [dict(record) for record in progress.records]
+        if progress.final:
+            return
+        reached = progress.round
+        self.snapshots[reached] = progress.theta
+        self._look({reached: progress.theta})
         objective = self.records[-1]["objective"] if self.records else None
         if self.bar is not None:
             self.bar.reached(reached, objective, self.held_out.get(reached))
         if self.folder is not None:
             self.folder.write_history(self.history())
             self.folder.write_snapshots(self.snapshots)
+            if reached:
+                write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
 
     def _look(self, snapshots: dict[int, Mixture]) -> None:
         """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
@@ -128,19 +129,16 @@ def fit_watched(
         watch = Watch(task, folder, bar)
         if begun is not None:
             watch.restore(done)
-        options = Options(
+        solution = task.problem.solve(
             n_rounds=settings.rounds,
             seed=settings.seed,
             report_every=max(1, round(settings.rounds / LOOKS)),
-            on_round=watch.on_round,
-            on_chunk=watch.on_chunk,
-            on_checkpoint=None if checkpoint is None else partial(write_checkpoint, checkpoint),
+            watch=watch,
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=NetworkGaussianMixture().tol,
             keep_interrupted=True,
         )
-        solution = task.problem.solve("kmeans", options)
     watch.records = solution.history.records()
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
     return as_fitted(task, settings, solution, watch, tuple(notes))
@@ -217,8 +215,8 @@ def _baseline(task: Task, settings: FitSettings, words: str) -> tuple[np.ndarray
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", FitWarning)
-        options = Options(n_rounds=settings.rounds, seed=settings.seed)
-        solution = task.problem.solve("kmeans", options).changed(task.scale.original)
+        solution = task.problem.solve(n_rounds=settings.rounds, seed=settings.seed)
+        solution = solution.changed(task.scale.original)
         assert task.test is not None  # nothing is compared without
         values = log_densities(solution, task.test)
     return values, tuple(f"{words}: {w.message}" for w in caught if w.category is FitWarning)

@@ -100,7 +100,7 @@ def shifted_blocks(
     The first block has the mixture of `homogeneous` with this seed. The others differ from it in
     `differ` alone: `"means"` (the paper) moves all means of a block by one draw from
     N(0, shift_scale² I); `"covariances"` gives the block freshly turned `"aniso"` covariances;
-    `"weights"` draws its weights evenly from the simplex. Nodes are numbered block by block.
+    `"weights"` draws its weights uniformly from the simplex. Nodes are numbered block by block.
     """
     if differ not in DIFFERENCES:
         raise ValueError(f"`differ` is {differ!r}. Choose from {', '.join(DIFFERENCES)}.")

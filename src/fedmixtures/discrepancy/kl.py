@@ -1,4 +1,4 @@
-"""Eq. (4): Monte-Carlo Kullback-Leibler divergence from the neighbour to the own mixture."""
+"""Eq. (4): Monte-Carlo Kullback-Leibler divergence of the neighbour's mixture from the node's."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class UnscentedKL(AbstractDiscrepancy):
 
     Deterministic, and worked out once per message. The expectation of a quadratic is exact; that of
     a log-density of a mixture is not, and for mixtures that overlap the value can even be slightly
-    negative. The gradient in the own mixture is that of fitting the neighbour's points.
+    negative. The gradient is that of fitting the neighbour's points.
     """
 
     symmetric: ClassVar[bool] = False

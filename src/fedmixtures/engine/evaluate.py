@@ -7,40 +7,57 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.blocks import build_layout
+from fedmixtures.engine.layout.blocks import build_layout, without_edges
 from fedmixtures.engine.run.cache import compilation_cache
-from fedmixtures.engine.run.rounds import over_blocks, scatter
-from fedmixtures.graph.network import Network
+from fedmixtures.engine.run.runner import over_blocks, scatter
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.mixture.density import log_joint
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
 
-def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
-    """Log of weight times component density, (rows, k), in the order the rows came in.
+class Evaluator:
+    """Rows laid out once, to be evaluated under any number of mixtures: held-out rows, say."""
 
-    `theta` is a stack with one mixture per node of `data`.
-    """
-    nobody = np.zeros(0, dtype=int)
-    alone = Network(data.labels, nobody, nobody, np.zeros(0))
-    with double(), compilation_cache():
-        layout = build_layout(data, alone)
-        thetas = scatter(theta, layout, "float64")
-        blocks = [
-            np.asarray(_evaluate(mixtures, group.data.rows))
-            for mixtures, group in zip(thetas, layout.groups, strict=True)
-        ]
-    result = np.empty((len(data.rows), theta.n_components))
-    within = np.arange(len(data.rows)) - data.offsets[data.node_index]
-    place = layout.position[data.node_index]
-    first = 0
-    for values in blocks:
-        flat = values.reshape(-1, *values.shape[2:])
-        here = np.flatnonzero((place >= first) & (place < first + len(flat)))
-        result[data.source_index[here]] = flat[place[here] - first, within[here]]
-        first += len(flat)
-    return result
+    def __init__(self, data: NodeData):
+        self.data = data
+        with double():
+            self._layout = build_layout(data, without_edges(data.labels))
+
+    def log_joint(self, theta: Mixture) -> np.ndarray:
+        """Log of weight times component density, (rows, k), in the order the rows came in.
+
+        `theta` is a stack with one mixture per node of the rows.
+        """
+        data, layout = self.data, self._layout
+        with double(), compilation_cache():
+            thetas = scatter(theta, layout, "float64")
+            blocks = [
+                np.asarray(_evaluate(mixtures, group.data.rows))
+                for mixtures, group in zip(thetas, layout.groups, strict=True)
+            ]
+        result = np.empty((len(data.rows), theta.n_components))
+        within = np.arange(len(data.rows)) - data.offsets[data.node_index]
+        place = layout.position[data.node_index]
+        first = 0
+        for values in blocks:
+            flat = values.reshape(-1, *values.shape[2:])
+            here = np.flatnonzero((place >= first) & (place < first + len(flat)))
+            result[data.source_index[here]] = flat[place[here] - first, within[here]]
+            first += len(flat)
+        return result
+
+    def node_losses(self, theta: Mixture) -> np.ndarray:
+        """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
+        data = self.data
+        density = np.logaddexp.reduce(self.log_joint(theta), axis=1)[data.source_index]
+        weighted = data.row_weights * density
+        return -np.add.reduceat(weighted, data.offsets[:-1]) / data.total_weights()
+
+
+def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
+    """As `Evaluator.log_joint`, for rows that are looked at once."""
+    return Evaluator(data).log_joint(theta)
 
 
 @jit_in_order

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.options import Options
+from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
@@ -169,32 +168,38 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_constant(data, getattr(self, "feature_names_in_", None))
-        options = self._options(resume)
         problem = resolve.Problem.of(data, self.graph, self.method, self.n_components)
-        solution = problem.solve(self.init, options)
+        init = resolve.resolve_start(self.init)
+        solution = problem.solve(init, **self._settings(resume))
         return self.adopt(solution, problem.network, labelled=labels is not None)
 
-    def _options(self, resume: str | Path | None) -> Options:
+    def _settings(self, resume: str | Path | None) -> dict[str, Any]:
+        """How to run, as `solve` takes it."""
         _checks.whole("n_rounds", self.n_rounds, minimum=0)
         _checks.one_of("dtype", self.dtype, ("float64", "float32"))
         _checks.positive("tol", self.tol, allow_zero=True)
         if self.report_every is not None:
             _checks.whole("report_every", self.report_every)
-        return Options(
-            n_rounds=int(self.n_rounds),
-            seed=resolve.resolve_seed(self.random_state),
-            dtype=self.dtype,
-            report_every=self.report_every or (10 if self.on_round or self.checkpoint else None),
-            on_round=self.on_round,
-            on_checkpoint=None
-            if self.checkpoint is None
-            else partial(write_checkpoint, self.checkpoint),
-            resume=None if resume is None else read_checkpoint(resume),
-            keep_nodes=self.keep_node_history,
-            tol=float(self.tol),
-            keep_interrupted=bool(self.keep_interrupted),
-            devices=resolve.resolve_devices(self.devices),
-        )
+        return {
+            "n_rounds": int(self.n_rounds),
+            "seed": resolve.resolve_seed(self.random_state),
+            "dtype": self.dtype,
+            "tol": float(self.tol),
+            "watch": self._watch,
+            "report_every": self.report_every or (10 if self.on_round or self.checkpoint else None),
+            "resume": None if resume is None else read_checkpoint(resume),
+            "keep_nodes": self.keep_node_history,
+            "keep_interrupted": bool(self.keep_interrupted),
+            "devices": resolve.resolve_devices(self.devices),
+        }
+
+    def _watch(self, progress: Progress) -> None:
+        """Pass on what was asked for."""
+        if self.on_round is not None:
+            for record in progress.records:
+                self.on_round(record)
+        if self.checkpoint is not None and progress.round and not progress.final:
+            write_checkpoint(self.checkpoint, progress.checkpoint)
 
     def adopt(
         self,

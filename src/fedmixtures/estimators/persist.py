@@ -21,6 +21,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.io.arrays import read_arrays, write_arrays
 from fedmixtures.io.codec import UnknownType, decode, encode
 from fedmixtures.methods.base import Account, Levels
+from fedmixtures.methods.registry import registered_classes
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
@@ -178,9 +179,9 @@ def _params(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def _public_classes() -> dict[str, type]:
-    """Classes that settings may be made of: public dataclasses of this package."""
+    """Classes that settings may be made of: public dataclasses, and what is registered by name."""
     import fedmixtures
 
     found = {name: getattr(fedmixtures, name) for name in fedmixtures.__all__}
     is_record = lambda c: isinstance(c, type) and dataclasses.is_dataclass(c)
-    return {name: c for name, c in found.items() if is_record(c)}
+    return registered_classes() | {name: c for name, c in found.items() if is_record(c)}

@@ -18,7 +18,7 @@ from fedmixtures.estimators import resolve
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.compared.baselines import Local
-from fedmixtures.metrics.likelihood import node_means
+from fedmixtures.metrics.per_node import node_means
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)

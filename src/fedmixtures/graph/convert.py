@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmixtures._checks import listed, plain
-from fedmixtures.graph.checks import unique_labels
 from fedmixtures.graph.generate import complete
-from fedmixtures.graph.network import Network
+from fedmixtures.graph.network import Network, unique_labels
 
 if TYPE_CHECKING:
     import networkx

@@ -81,7 +81,7 @@ def nearest_neighbours(
 def sparse_random(
     n: int, average_degree: float, seed: Seed, labels: Iterable[Hashable] | None = None
 ) -> Network:
-    """Draw evenly among the graphs with `n` nodes and this average degree; made for large `n`.
+    """Draw uniformly from the graphs with `n` nodes and this average degree; made for large `n`.
 
     The number of edges is fixed, `n * average_degree / 2` rounded, and cost grows with the
     edges, not with the pairs. Some nodes may be isolated.

@@ -12,7 +12,12 @@ from threadpoolctl import threadpool_limits
 from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData, label_hash
-from fedmixtures.init.many_nodes import distinct_rows_of_all, mixtures_of_many, seeds_of_many
+from fedmixtures.init.many_nodes import (
+    distinct_rows_of_all,
+    mixtures_of_many,
+    seeds_of_many,
+    sorted_on_device,
+)
 from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.mixture import Mixture
 
@@ -61,9 +66,7 @@ class KMeansStart:
         batched = self.batched or (self.batched is None and data.n_nodes >= BATCHED_FROM)
         seeds = seeds_of_many(seed, data.label_hashes) if batched else None
         if seeds is not None and dispatch.sorts_on_device():
-            from fedmixtures.init.many_nodes_gpu import mixtures_on_gpu
-
-            return mixtures_on_gpu(data, n_components, seeds, self.n_init, ridge)
+            return sorted_on_device(data, n_components, seeds, self.n_init, ridge)
         data = distinct_rows_of_all(data)
         counts = dict(zip(data.labels, data.counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))

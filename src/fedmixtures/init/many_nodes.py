@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.kernels import dispatch
@@ -29,20 +31,59 @@ def mixtures_of_many(
     The tightest of `n_init` clusterings per node, the first of equals; with `keep_all` all of them,
     node after node.
     """
-    kept = n_init if keep_all else 1
     k_of = np.asarray(n_components)
-    shape, d = (data.n_nodes, kept, int(k_of.max())), data.n_features
-    weights, means = np.zeros(shape), np.zeros((*shape, d))
-    covariances = np.broadcast_to(np.eye(d), (*shape, d, d)).copy()
-    for nodes, width, m, k in batches(data.counts, k_of, n_init):
-        filled = np.concatenate([nodes, np.repeat(nodes[:1], width - len(nodes))])
+    parts = _absent(data.n_nodes, n_init if keep_all else 1, int(k_of.max()), data.n_features)
+    for nodes, filled, m, k in _batches(data.counts, k_of, n_init):
         with double():
             found = _clustered(*_padded(data, filled, m), seeds[filled], k, n_init, keep_all)
-        for part, new in zip((weights, means, covariances), found, strict=True):
+        for part, new in zip(parts, found, strict=True):
             part[nodes, :, :k] = np.asarray(new)[: len(nodes)]
-    covariances[weights > 0] += ridge * np.eye(d)
+    weights, means, covariances = parts
+    covariances[weights > 0] += ridge * np.eye(data.n_features)
     flat = lambda part: part.reshape(-1, *part.shape[2:])
     return Mixture(flat(weights), flat(means), flat(covariances))
+
+
+def sorted_on_device(
+    data: NodeData, n_components: Sequence[int], seeds: np.ndarray, n_init: int, ridge: float
+) -> Mixture:
+    """`mixtures_of_many` of rows in any order: the device sorts them and joins equal ones too.
+
+    Equal rows are joined into one of their whole weight; the others stay behind with weight zero,
+    which counts as absent.
+    """
+    k_of = np.asarray(n_components)
+    parts = _absent(data.n_nodes, 1, int(k_of.max()), data.n_features)
+    distinct = np.zeros(data.n_nodes, dtype=np.int64)
+    level = np.float64(ridge)  # a number of the program, not a part of it
+    with double():
+        table = jnp.asarray(data.rows), jnp.asarray(data.row_weights)
+        for nodes, filled, m, k in _batches(data.counts, k_of, n_init):
+            begin = data.offsets[filled], data.counts[filled]
+            found, n_rows = _sorted_and_clustered(
+                *table, *begin, seeds[filled], level, m, k, n_init
+            )
+            distinct[nodes] = np.asarray(n_rows)[: len(nodes)]
+            # Nodes in a row, as they mostly are, are copied in one piece.
+            in_a_row = nodes[-1] - nodes[0] == len(nodes) - 1
+            span = slice(nodes[0], nodes[-1] + 1) if in_a_row else nodes
+            for part, new in zip(parts, found, strict=True):
+                part[span, :, :k] = np.asarray(new)[: len(nodes)]
+    few = np.flatnonzero(distinct < k_of)
+    _checks.enough_rows(
+        {data.labels[i]: int(distinct[i]) for i in few}, {data.labels[i]: int(k_of[i]) for i in few}
+    )
+    parts = tuple(part[:, 0] for part in parts)
+    # Made by us, a million of them: put together without the look at each one's eigenvalues.
+    one = Mixture(*(part[:1] for part in parts))
+    return jax.tree.unflatten(jax.tree.structure(one), parts)
+
+
+def _absent(nodes: int, kept: int, k: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, means and covariances of mixtures (nodes, kept) without a component."""
+    shape = (nodes, kept, k)
+    covariances = np.broadcast_to(np.eye(d), (*shape, d, d)).copy()
+    return np.zeros(shape), np.zeros((*shape, d)), covariances
 
 
 def distinct_rows_of_all(data: NodeData) -> NodeData:
@@ -58,7 +99,7 @@ def distinct_rows_of_all(data: NodeData) -> NodeData:
     return NodeData(data.labels, rows[first], weights, offsets, data.source_index[order][first])
 
 
-def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
+def _cluster(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     """Weights, means and covariances (nodes, kept, k, ...) of clusterings of every node."""
     nodes, _, m = x.shape
     x, weights = jnp.asarray(x), jnp.asarray(weights)
@@ -84,13 +125,51 @@ def clustered(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     return mass / mass.sum(-1, keepdims=True), means + shift[:, None, None], covariances
 
 
-_clustered = jit(clustered, quick=True)  # short runs: compiling is most of it
+_clustered = jit(_cluster, quick=True)  # short runs: compiling is most of it
 
 
-def batches(
+@jit
+def _sorted_and_clustered(
+    rows, row_weights, first, count, seeds, ridge, m: int, k: int, n_init: int
+):
+    """Clusterings of these nodes, and how many distinct rows each of them has."""
+    column = jnp.arange(m)[None]
+    there = column < jnp.asarray(count)[:, None]
+    index = jnp.where(there, jnp.asarray(first)[:, None] + column, 0)
+    weights = jnp.where(there, row_weights[index], 0.0)
+    # Zero has two signs, which are equal; what is not there comes last.
+    features = [jnp.where(there, rows[:, i][index] + 0.0, jnp.inf) for i in range(rows.shape[1])]
+    *features, weights = jax.lax.sort((*features, weights), dimension=1, num_keys=len(features))
+    weights = _joined(features, weights)
+    x = jnp.where(weights[:, None] > 0, jnp.stack(features, axis=1), 0.0)
+    shares, means, covariances = _cluster(x, weights, seeds, k, n_init, False)
+    eye = jnp.eye(len(features)).reshape(1, 1, 1, len(features), -1)
+    return (shares, means, covariances + ridge * eye), (weights > 0).sum(-1)
+
+
+def _joined(features: list[jax.Array], weights: jax.Array) -> jax.Array:
+    """The weight of every run of equal rows on the first of them."""
+    equal = jnp.stack([x[:, 1:] == x[:, :-1] for x in features]).all(0) & (weights[:, 1:] > 0)
+
+    def join(weights):
+        columns = [weights[:, j] for j in range(weights.shape[1])]
+        for j in range(len(columns) - 1, 0, -1):
+            same = equal[:, j - 1]
+            columns[j - 1] = columns[j - 1] + jnp.where(same, columns[j], 0.0)
+            columns[j] = jnp.where(same, 0.0, columns[j])
+        return jnp.stack(columns, axis=1)
+
+    return jax.lax.cond(equal.any(), join, lambda weights: weights, weights)
+
+
+def _batches(
     counts: np.ndarray, n_components: np.ndarray, n_init: int
-) -> Iterator[tuple[np.ndarray, int, int, int]]:
-    """Nodes of one k and alike size together: little padding, few shapes, bounded memory."""
+) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
+    """Nodes of one k and alike size together: little padding, few shapes, bounded memory.
+
+    Yields them, the same filled up with the first one to the length of all such batches, their
+    rows when padded, and k.
+    """
     room = dispatch.clustered_at_once()
     # Whole octaves: a program more to compile costs as much as clustering a million rows.
     size = np.maximum(8, 1 << np.ceil(np.log2(counts)).astype(int))
@@ -99,7 +178,9 @@ def batches(
             members = np.flatnonzero((n_components == k) & (size == m))
             width = min(max(1, room // int(m * n_init)), len(members))
             for i in range(0, len(members), width):
-                yield members[i : i + width], width, int(m), int(k)
+                nodes = members[i : i + width]
+                filler = np.repeat(nodes[:1], width - len(nodes))
+                yield nodes, np.concatenate([nodes, filler]), int(m), int(k)
 
 
 def _padded(data: NodeData, nodes: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -56,13 +57,38 @@ class Prepared:
     """Numbers the hub sent to each node."""
 
 
-class Method(eqx.Module):
-    """A way to fit all nodes' mixtures: a node program, a hub program or a one-shot method."""
+class Backtracking(eqx.Module):
+    r"""Step sizes by search: a round counts only if it lowers the objective enough.
 
+    With step $\eta$ and $T_{loc}$ local steps, enough is $\|\Theta_t - \Theta_{t+1}\|^2 /
+    (2 \eta T_{loc})$; for one local step that is the decrease Proposition 1 rests on. The step is
+    shortened until it is, and tried a little longer in the next round.
+    """
+
+    first: float = 1.0
+    smallest: float = 1e-10
+    """The search, and with it the run, ends below this step."""
+    shorter: float = 0.5
+    longer: float = 1.25
+
+    def accepts(self, decrease: float, moved: float, rate: float, n_local_steps: int) -> bool:
+        """Whether the objective fell by enough for a move of this squared length."""
+        return decrease >= moved / (2 * rate * n_local_steps)
+
+
+class Method(eqx.Module):
+    """A way to fit all nodes' mixtures, and what it says about itself."""
+
+    kind: ClassVar[Literal["neighbours", "hub", "one-shot", "conversation"]]
+    """Who talks to whom: nodes with their neighbours, all with a hub, at most once, or by turns."""
     has_likelihood: ClassVar[bool] = True
     """Whether the mixtures are densities to be scored; false for hard clustering."""
     moves_rows: ClassVar[bool] = False
     """Whether rows leave their nodes."""
+    needs_start: ClassVar[bool] = True
+    """Whether nodes begin from the starting mixtures of the estimator's `init`."""
+    descends: ClassVar[bool] = True
+    """Whether an objective far above its start means that the run has gone wrong."""
 
     def program(self) -> Method:
         """What an engine runs: the method itself, unless an option chooses among programs."""
@@ -78,9 +104,9 @@ class Method(eqx.Module):
         return self
 
     @property
-    def opening_rounds(self) -> int:
-        """Rounds before which standing still says nothing about convergence."""
-        return 0
+    def bounds(self) -> FeasibleSet | None:
+        """The set all mixtures stay in, where there is one."""
+        return None
 
     def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
         """What nodes settle before the first round; by default nothing, and nothing is sent."""
@@ -88,9 +114,9 @@ class Method(eqx.Module):
         return Prepared(theta)
 
     @property
-    def needs_start(self) -> bool:
-        """Whether nodes begin from the starting mixtures of the estimator's `init`."""
-        return True
+    def opening_rounds(self) -> int:
+        """Rounds before which standing still says nothing about convergence."""
+        return 0
 
     @property
     def pull_share(self) -> float:
@@ -99,18 +125,17 @@ class Method(eqx.Module):
 
     @property
     def rate(self) -> float | None:
-        """Step size of a gradient method; None for others and where the engine finds it."""
+        """Step size of a gradient method; None for others and where it is searched for."""
         return None
 
     @property
-    def adaptive(self) -> bool:
-        """Whether the engine is to find a step size that lowers the objective."""
-        return False
+    def search(self) -> Backtracking | None:
+        """How the engine finds step sizes; None for a method that has its own, or needs none.
 
-    @property
-    def descends(self) -> bool:
-        """Whether an objective far above its start means that the run has gone wrong."""
-        return True
+        One with a search also has `n_local_steps` and ``with_rate(rate)``, the same program with
+        that step.
+        """
+        return None
 
     @property
     def certifiable(self) -> bool:
@@ -177,6 +202,8 @@ class Info(eqx.Module):
 class NodeProgram(Method):
     """A synchronous message-passing program: nodes talk to their neighbours alone."""
 
+    kind: ClassVar = "neighbours"
+
     @abc.abstractmethod
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Any:
         """State before the first round, from the starting mixtures; nothing is sent."""
@@ -214,6 +241,8 @@ class HubProgram(Method):
     The hub sees every node's messages in the clear, and `prepare` is its work too: it sees every
     node's starting mixture where a method begins with one.
     """
+
+    kind: ClassVar = "hub"
 
     @abc.abstractmethod
     def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Any:
@@ -289,6 +318,9 @@ class Outcome:
 
 class OneShot(Method):
     """All nodes are fitted at once; `n_rounds` plays no part."""
+
+    kind: ClassVar = "one-shot"
+    needs_start: ClassVar = False
 
     @property
     @abc.abstractmethod
@@ -393,6 +425,9 @@ class Conversation(Method):
     requests in the same order, so that conditions for a further request must be known to all
     (totals over everybody, say).
     """
+
+    kind: ClassVar = "conversation"
+    needs_start: ClassVar = False
 
     @abc.abstractmethod
     def run(self, block: Block) -> Generator[Request, Any, Outcome]:

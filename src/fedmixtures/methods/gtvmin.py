@@ -35,6 +35,7 @@ from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import nll_and_gradient
 from fedmixtures.methods.base import (
+    Backtracking,
     Inbox,
     Info,
     Keys,
@@ -59,8 +60,8 @@ class GTVMin(NodeProgram):
     n_local_steps
         Gradient steps between two exchanges. Proposition 1 is about one.
     learning_rate
-        Step size, for features of order one; ``"auto"`` halves it until the objective decreases
-        (needs the whole objective, so it works in one process only).
+        Step size, for features of order one; ``"auto"`` or a `Backtracking` shortens it until the
+        objective decreases (needs the whole objective, so it works in one process only).
     feasible
         Bounds all mixtures stay in; None takes them from the rows.
     """
@@ -68,7 +69,7 @@ class GTVMin(NodeProgram):
     discrepancy: AbstractDiscrepancy = MMD()
     alpha: float = 1.0
     n_local_steps: int = 5
-    learning_rate: float | Literal["auto"] = 0.02
+    learning_rate: float | Literal["auto"] | Backtracking = 0.02
     feasible: FeasibleSet | None = None
 
     def __check_init__(self):
@@ -81,12 +82,13 @@ class GTVMin(NodeProgram):
             raise ValueError(f"`feasible` is {self.feasible!r}. Give a FeasibleSet or None.")
         _checks.positive("alpha", self.alpha, allow_zero=True)
         _checks.whole("n_local_steps", self.n_local_steps)
-        if self.learning_rate == "auto":
+        if self.search is not None:
             if self.discrepancy.random:
+                name = type(self.discrepancy).__name__
                 raise ValueError(
-                    f"`learning_rate` is 'auto', but {type(self.discrepancy).__name__} draws new "
-                    "points every round, so there is no one objective to test a step on. Give a "
-                    "number, or use MMD or Euclidean."
+                    f"`learning_rate` is {self.learning_rate!r}, but {name} draws new points every "
+                    "round, so there is no one objective to test a step on. Give a number, or "
+                    "use MMD or Euclidean."
                 )
         else:
             _checks.positive("learning_rate", self.learning_rate)
@@ -98,10 +100,16 @@ class GTVMin(NodeProgram):
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> GTVMin:
         """With a feasible set, taken from the rows if none was given."""
-        around = FeasibleSet.around(data.rows, max(n_components), data.row_weights)
-        feasible = self.feasible or around
-        feasible.check_components(max(n_components))
+        most, feasible = max(n_components), self.feasible
+        if feasible is None:
+            feasible = FeasibleSet.around(data.rows, most, data.row_weights)
+        feasible.check_components(most)
         return dataclasses.replace(self, feasible=feasible)
+
+    @property
+    def bounds(self) -> FeasibleSet | None:
+        """The feasible set."""
+        return self.feasible
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Mixture:
         """Line 1: the starting mixtures, moved into the feasible set."""
@@ -144,12 +152,15 @@ class GTVMin(NodeProgram):
     @property
     def rate(self) -> float | None:
         """The given step size."""
-        return None if self.learning_rate == "auto" else self.learning_rate
+        return None if self.search is not None else self.learning_rate
 
     @property
-    def adaptive(self) -> bool:
-        """Whether the step size is found by backtracking."""
-        return self.learning_rate == "auto"
+    def search(self) -> Backtracking | None:
+        """By backtracking, unless a step size is given."""
+        given = self.learning_rate
+        if isinstance(given, Backtracking):
+            return given
+        return Backtracking() if given == "auto" else None
 
     def with_rate(self, rate: float) -> GTVMin:
         """The same program with a given step size."""

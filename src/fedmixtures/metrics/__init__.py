@@ -1,9 +1,11 @@
 """How good a fit is: likelihood, partition, centroids, and summaries over seeds."""
 
-from fedmixtures.metrics.centroids import centroid_error, node_centroid_errors
-from fedmixtures.metrics.likelihood import mean_over_nodes, node_means
-from fedmixtures.metrics.partition import (
+from fedmixtures.metrics.per_node import (
+    centroid_error,
     effective_components,
+    mean_over_nodes,
+    node_centroid_errors,
+    node_means,
     node_mutual_information,
     normalized_mutual_information,
 )

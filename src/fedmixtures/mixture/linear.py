@@ -108,9 +108,9 @@ def inverse_cholesky(
     if d <= UNROLLED:
         entries, log_determinant = inverse_cholesky_entries(lower_triangle(matrices))
         return _filled(entries), log_determinant
-    even = _batch_last(matrices)
-    eye = jnp.broadcast_to(jnp.eye(d, dtype=even.dtype)[:, :, None], even.shape)
-    table = _eliminated(jnp.concatenate([even, eye], axis=1))
+    table = _batch_last(matrices)
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=table.dtype)[:, :, None], table.shape)
+    table = _eliminated(jnp.concatenate([table, eye], axis=1))
     pivots = _diagonal(table)
     inverse = jnp.moveaxis(table[:, d:] / jnp.sqrt(pivots)[:, None], -1, 0)
     return inverse.reshape(matrices.shape), jnp.log(pivots).sum(0).reshape(matrices.shape[:-2])
@@ -125,8 +125,8 @@ def _filled(entries: Triangle) -> jax.Array:
 
 def _batch_last(matrices: Float[Array, "*batch d d"]) -> jax.Array:
     """(d, d, batch); both mirrored entries count half, so that a gradient comes out symmetric."""
-    even = 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
-    return jnp.moveaxis(even.reshape(-1, *matrices.shape[-2:]), 0, -1)
+    mirrored = 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
+    return jnp.moveaxis(mirrored.reshape(-1, *matrices.shape[-2:]), 0, -1)
 
 
 def _upper(d: int) -> jax.Array:

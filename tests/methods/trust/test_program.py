@@ -10,7 +10,7 @@ from fedmixtures import Network, NetworkGaussianMixture, TrustThenPool, load
 from fedmixtures.data import homogeneous, shifted_blocks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout
-from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run import rounds, runner
 from fedmixtures.graph.generate import complete
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Outgoing
@@ -33,10 +33,10 @@ class Run:
         with double():
             self.layout = build_layout(self.data, network, "float64", block_size, 0)
             self.groups = self.layout.groups
-            self.program = rounds.dynamic(program, "float64")
+            self.program = runner.dynamic(program, "float64")
             counts = [k] * self.data.n_nodes
             theta = KMeansStart(1).mixtures(self.data, counts, 0, 1e-3)
-            thetas = rounds.scatter(theta, self.layout, "float64")
+            thetas = runner.scatter(theta, self.layout, "float64")
             self.states = rounds.start(self.program, self.groups, thetas)
         self.t = 0
 
@@ -50,12 +50,12 @@ class Run:
 
     def of_nodes(self, pick):
         with double():
-            return rounds.gather(tuple(pick(state) for state in self.states), self.layout)
+            return runner.gather(tuple(pick(state) for state in self.states), self.layout)
 
     def result(self):
         with double():
-            return rounds.gather(
-                rounds.results(self.program, self.groups, self.states), self.layout
+            return runner.gather(
+                rounds.ask("result", self.program, self.groups, self.states), self.layout
             )
 
 
@@ -83,9 +83,8 @@ def test_groups_are_found_and_reported(two_blocks, tmp_path):
     across = scenario.blocks[trust.source] != scenario.blocks[trust.target]
     assert across.any()
     np.testing.assert_array_equal(trust.trusted, ~across)
-    assert (trust.kept == "pooled").all()
-    assert set(trust.test[~across].ravel()) <= {"substitute", "harmless"}
-    assert (trust.p_value[~across] >= 1e-3).all()
+    assert (trust.account.nodes["kept"] == 0).all()
+    assert (trust.account.edges["p_value"][~across] >= 1e-3).all()
     assert len(trust.edges()) == network.n_edges
     loaded = load(model.save(tmp_path / "model.safetensors"))
     assert loaded.trust_.groups == trust.groups

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.filling import Group, Plan, fill
 from fedmixtures.engine.layout.slots import Slots
@@ -65,6 +66,12 @@ class Layout:
         """Padded rows per real row."""
         padded = sum(float(np.prod(group.shape[:3])) for group in self.groups)
         return padded / sum(float((np.asarray(g.data.row_weights) > 0).sum()) for g in self.groups)
+
+
+def without_edges(labels: tuple[Label, ...]) -> Network:
+    """A network in which nobody has a neighbour."""
+    nobody = np.zeros(0, dtype=np.int64)
+    return Network(labels, nobody, nobody, np.zeros(0))
 
 
 def on_host(array: jax.Array | np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.engine.layout.blocks import Layout, on_host
-from fedmixtures.engine.run.rounds import gather
+from fedmixtures.engine.run.runner import gather
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Account
 

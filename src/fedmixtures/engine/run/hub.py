@@ -1,4 +1,4 @@
-"""The in-process engine for programs with a hub: the same calls as `rounds`, another exchange."""
+"""Rounds of a program with a hub, all nodes in one process."""
 
 from __future__ import annotations
 
@@ -7,18 +7,45 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedmixtures.engine.run.rounds import Groups, over_blocks, repeated, table, tree_bytes
+from fedmixtures.engine.run.runner import Groups, Runner, over_blocks, repeated, table, tree_bytes
+from fedmixtures.engine.solution import Traffic
 from fedmixtures.kernels.compiling import jit_in_order
-from fedmixtures.methods.base import HubProgram, Info
+from fedmixtures.methods.base import HubProgram
 from fedmixtures.mixture.mixture import Mixture
 
 HubStates = tuple[tuple[Any, ...], Any]
 """The states of the nodes, group by group, and the hub's own."""
 
 
+class HubRunner(Runner[HubProgram]):
+    """To a hub that hears all nodes, and back."""
+
+    def start(self, program, prepared):
+        """From the starting mixtures and what the hub has agreed on with all nodes."""
+        agreed = prepared.shared, prepared.hub_state
+        agreed = jax.tree.map(lambda part: jnp.asarray(part, self.dtype), agreed)
+        return _start(program, self.groups, self.thetas(prepared), *agreed)
+
+    def run(self, program, states, first, n, capacity):
+        """In each round all nodes send to the hub, and the hub to all nodes."""
+        span = jnp.int32(first), jnp.int32(n)
+        return _run_rounds(program, self.groups, states, *span, capacity)
+
+    def results(self, program, states):
+        """Every node's own."""
+        return _results(program, self.groups, states)
+
+    def traffic(self, program, states, n_rounds, prepared):
+        """One message to the hub and one reply in a round."""
+        size, reply = message_bytes(program, self.groups, states)
+        setup = self.bytes_before(prepared.sent)
+        received = self.bytes_before(prepared.received) + n_rounds * reply
+        parts = self.by_label(setup + n_rounds * size), "hub", n_rounds, self.by_label(setup)
+        return Traffic(size, *parts, self.by_label(received))
+
+
 @jit_in_order
-def start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_state: Any):
-    """States before the first round."""
+def _start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_state: Any):
     states = tuple(
         over_blocks(lambda theta, data: program.start(theta, shared, data), theta, group.data)
         for group, theta in zip(groups, thetas, strict=True)
@@ -27,22 +54,14 @@ def start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_s
 
 
 @jit_in_order
-def run_rounds(
-    program: HubProgram,
-    groups: Groups,
-    states: HubStates,
-    first: jax.Array,
-    n_rounds: jax.Array,
-    capacity: int,
-) -> tuple[HubStates, tuple[Info, ...]]:
-    """As `rounds.run_rounds`; nothing here is random, so the number of a round plays no part."""
+def _run_rounds(program, groups: Groups, states: HubStates, first, n_rounds, capacity: int):
+    # Nothing here is random, so the number of a round plays no part.
     one_round = lambda states, t: _round(program, groups, states)
     return repeated(one_round, groups, states, first, n_rounds, capacity)
 
 
 @jit_in_order
-def results(program: HubProgram, groups: Groups, states: HubStates) -> tuple[Mixture, ...]:
-    """The nodes' mixtures."""
+def _results(program: HubProgram, groups: Groups, states: HubStates) -> tuple[Mixture, ...]:
     return tuple(
         over_blocks(program.result, state, group.data)
         for group, state in zip(groups, states[0], strict=True)

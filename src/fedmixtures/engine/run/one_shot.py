@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block
 from fedmixtures.engine.run.conversation import InProcess, account_of_block, converse
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
@@ -64,7 +64,9 @@ def _solution(
     if outcome.message:
         warnings.warn(outcome.message, FitWarning, stacklevel=4)
     open_end = np.full(1, np.nan)
-    losses = node_losses(outcome.theta, data)
+    # Rows without weight were left out: positions in the table they came from may lie beyond.
+    in_place = replace(data, source_index=np.arange(len(data.rows)))
+    losses = Evaluator(in_place).node_losses(outcome.theta)
     total, nothing = np.array([losses.sum()]), np.zeros(1)
     nodes = losses[None], np.zeros_like(losses)[None]
     return Solution(
@@ -80,11 +82,3 @@ def _solution(
         converged=not outcome.message,
         levels=outcome.levels,
     )
-
-
-def node_losses(theta: Mixture, data: NodeData) -> np.ndarray:
-    """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
-    in_place = replace(data, source_index=np.arange(len(data.rows)))
-    density = np.logaddexp.reduce(log_joint_rows(theta, in_place), axis=1)
-    weighted = data.row_weights * density
-    return -np.add.reduceat(weighted, data.offsets[:-1]) / data.total_weights()

@@ -1,6 +1,6 @@
-"""The engine over several devices: as `rounds`, and devices exchange what crosses between them.
+"""Rounds over several devices, which exchange what crosses between them.
 
-Every device runs the program of `rounds` on its own blocks. Once a round it sends the messages of
+Every device runs the rounds of `rounds` on its own blocks. Once a round it sends the messages of
 its nodes that have neighbours elsewhere to the devices of those neighbours, and nothing else.
 """
 
@@ -16,18 +16,33 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
-from fedmixtures.engine.layout.shards import AXIS, Halo
+from fedmixtures.engine.layout.shards import AXIS, ShardedLayout
 from fedmixtures.engine.run import rounds
-from fedmixtures.engine.run.rounds import Groups, States
+from fedmixtures.engine.run.rounds import NeighbourRunner
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.methods.base import Info, NodeProgram
+from fedmixtures.methods.base import NodeProgram
 
 BLOCKS, EVERYWHERE, RECORD = Spec(AXIS), Spec(), Spec(None, AXIS)
 
 
-def start(program: NodeProgram, groups: Groups, thetas: tuple, mesh: Mesh) -> States:
-    """As `rounds.start`."""
-    return _start(_plain(program), groups, thetas, mesh)
+class DeviceRunner(NeighbourRunner):
+    """From neighbour to neighbour, each on one of several devices."""
+
+    layout: ShardedLayout
+
+    def start(self, program, prepared):
+        """Every device the nodes it holds."""
+        return _start(_plain(program), self.groups, self.thetas(prepared), self.layout.mesh)
+
+    def run(self, program, states, first, n, capacity):
+        """Devices send what crosses between them, then every device runs its own nodes' round."""
+        span, halo = (np.int32(first), np.int32(n)), self.layout.halo
+        run = _plain(program), self.groups, halo, states
+        return _run_rounds(*run, *span, capacity, self.layout.mesh)
+
+    def ask(self, question, program, states):
+        """Every device of the nodes it holds."""
+        return _ask(question, _plain(program), self.groups, states, self.layout.mesh)
 
 
 @jit
@@ -35,34 +50,14 @@ def _start(program, groups, thetas, mesh: Mesh):
     return _on_devices(rounds.starting_states, mesh, program, (groups, thetas), (), BLOCKS)
 
 
-def run_rounds(
-    program: NodeProgram,
-    groups: Groups,
-    halo: Halo,
-    states: States,
-    first: int,
-    n_rounds: int,
-    capacity: int,
-    mesh: Mesh,
-) -> tuple[States, tuple[Info, ...]]:
-    """As `rounds.run_rounds`."""
-    numbers = np.int32(first), np.int32(n_rounds)
-    return _run_rounds(_plain(program), groups, halo, states, *numbers, capacity, mesh)
-
-
 @jit
 def _run_rounds(program, groups, halo, states, first, n_rounds, capacity: int, mesh: Mesh):
     def run(program, groups, halo, states, first, n_rounds):
-        exchange = rounds.Exchange(_crossing(halo.nodes[0]), _crossing(halo.slots[0]))
-        return rounds.many_rounds(program, groups, states, first, n_rounds, capacity, exchange)
+        relay = rounds.Relay(_crossing(halo.nodes[0]), _crossing(halo.slots[0]))
+        return rounds.many_rounds(program, groups, states, first, n_rounds, capacity, relay)
 
     split, whole = (groups, halo, states), (first, n_rounds)
     return _on_devices(run, mesh, program, split, whole, (BLOCKS, RECORD))
-
-
-def ask(question: str, program: NodeProgram, groups: Groups, states: States, mesh: Mesh) -> Any:
-    """As `rounds.ask`."""
-    return _ask(question, _plain(program), groups, states, mesh)
 
 
 @jit

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import jax
 import numpy as np
 
 from fedmixtures._ties import first_greatest, first_least
+from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.engine.solution import History
 from fedmixtures.methods.base import Info
+from fedmixtures.mixture.mixture import Mixture
 
 FAR = 10.0
 """The objective has run away once it exceeds its start by this many times |start| + nodes."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What whoever watches a run is shown: what costs nothing at once, the rest on request."""
+
+    round: int
+    """Rounds finished so far; zero before the first."""
+    records: list[dict[str, int | float]]
+    """Of the rounds since the last call: round, objective, fit and pull of the state each began
+    with. At the end that of the last state alone."""
+    final: bool
+    """Whether the run has ended: the same round as in the call before, with the last record."""
+    _theta: Callable[[], Mixture]
+    _checkpoint: Callable[[], Checkpoint]
+
+    @cached_property
+    def theta(self) -> Mixture:
+        """The mixtures of all nodes, stacked, NumPy; those of absent components have weight 0."""
+        return self._theta()
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """What `solve(resume=...)` needs to go on from here."""
+        return self._checkpoint()
 
 
 @dataclass(frozen=True)
@@ -60,17 +89,16 @@ class Trace:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything recorded, for a checkpoint."""
-        found = {f"start_{f.name}": getattr(self.start, f.name) for f in fields(Info)}
+        start = fields(Info) if self.start is not None else ()  # there is none before a round
+        found = {f"start_{f.name}": getattr(self.start, f.name) for f in start}
         return found | {name: np.array(getattr(self, name)) for name in self._lists}
 
-    @classmethod
-    def restored(cls, arrays: dict[str, np.ndarray], *settings) -> Trace:
-        """The trace a checkpoint holds; `settings` as for a new one."""
-        trace = cls(*settings)
-        trace.start = Info(*(arrays[f"start_{f.name}"] for f in fields(Info)))
-        for name in cls._lists:
-            setattr(trace, name, list(arrays[name]))
-        return trace
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take over what a checkpoint holds."""
+        if "start_fit" in arrays:
+            self.start = Info(*(arrays[f"start_{f.name}"] for f in fields(Info)))
+        for name in self._lists:
+            setattr(self, name, list(arrays[name]))
 
     def _first_bad(self, states: Info, first: int, start: Info) -> Trouble | None:
         """The first state that is not finite, far above the start, or ran into the bound."""
@@ -92,9 +120,10 @@ class Trace:
                 return Trouble(first + r, node, "a mean ran into the bound max_mean_norm")
         return None
 
-    def next_rate(self, first: float) -> float:
-        """The step size a backtracking search tries next: a little longer than the last."""
-        return 1.25 * self._rate[-1] if self._rate else first
+    @property
+    def last_rate(self) -> float | None:
+        """Step size of the last round; None before the first."""
+        return self._rate[-1] if self._rate else None
 
     def best_before(self, bad: int) -> int:
         """The last good round: the lowest objective before the trouble."""

@@ -56,7 +56,7 @@ def program_of(job: Job) -> GTVMin:
     program = method.program()
     if not isinstance(program, GTVMin):
         raise JobError(f"{name} does not run between silos: the release gate knows no such message")
-    if program.adaptive:
+    if program.search is not None:
         raise JobError("learning_rate='auto' needs the whole objective. Give a number")
     _check_sizes(program)
     if program.feasible is None:

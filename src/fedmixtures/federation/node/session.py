@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures.engine.layout.blocks import Group, node_group
-from fedmixtures.engine.run import rounds
+from fedmixtures.engine.run import rounds, runner
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.gate import Support
 from fedmixtures.federation.node.ledger import Ledger
@@ -51,7 +51,7 @@ class Session:
         self.job, self.site, self.ledger = job, site, ledger
         self.given: GTVMin = program_of(job)
         self.feasible = feasible_of(self.given)
-        self.program = rounds.dynamic(self.given, "float64")
+        self.program = runner.dynamic(self.given, "float64")
         self.neighbours = job.neighbours(site)
         self.support = Support(self._scaled(support.rows), support.people)
         self.group, self.slots = node_group(

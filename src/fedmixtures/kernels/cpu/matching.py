@@ -195,7 +195,7 @@ def matched(own: Mixture, neighbours: Mixture, block_weights) -> Mixture:
 
 
 def mean_of(neighbours: Mixture, weight: PerSlot, block_weights) -> MatchedMean:
-    """The mean of neighbours (nodes, slots, ...) whose components stand in the order of the own."""
+    """The mean of neighbours (nodes, slots, ...) whose components are already matched."""
     total = weight.sum(-1)
     share = weight / jnp.where(total > 0, total, 1.0)[:, None]
     like = lambda values, part: values.reshape(*values.shape, *[1] * (part.ndim - 2))

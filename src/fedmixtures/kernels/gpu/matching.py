@@ -114,7 +114,7 @@ def _kernel(block_ref, *refs, k: int, d: int):
     offset_weights, offset_means, offset_covariances, total_ref, scatter_ref = out_refs
     for c in range(k):
         offset = [share * s for s in sums[c]]
-        # Of the squares about the own mixture, what is left about the mean.
+        # Of the squares about the node's mixture, what is left about the mean.
         squares = (scale * (o * s) for scale, o, s in zip(scales, offset, sums[c], strict=True))
         scatter = scatter - sum_of(squares)
         offset_weights[:, c] = offset[0]

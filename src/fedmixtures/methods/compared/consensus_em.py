@@ -13,7 +13,7 @@ One exchange per round. The method presumes that component c means the same at e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -100,6 +100,8 @@ class ConsensusEM(NodeProgram):
         maximum likelihood.
     """
 
+    descends: ClassVar = False  # blending may cost a node likelihood; only NaN is a failure
+
     eps: float = 0.02
     init: Literal["local", "shared"] = "local"
     align: bool = False
@@ -168,11 +170,6 @@ class ConsensusEM(NodeProgram):
         """The parameters of the last M-step."""
         del data
         return state.theta
-
-    @property
-    def descends(self) -> bool:
-        """Blending with neighbours may cost a node likelihood; only NaN is a failure."""
-        return False
 
     def remedy(self, weighted_degree: float) -> str:
         """Name the gain."""

@@ -113,11 +113,6 @@ class EMFits(OneShot):
                 "`prior` is given, but scikit-learn's mixture knows none. Use engine='jax'."
             )
 
-    @property
-    def needs_start(self) -> bool:
-        """k-means starts are made here, several per fit; given mixtures are used all the same."""
-        return False
-
     def fit_nodes(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Fits:

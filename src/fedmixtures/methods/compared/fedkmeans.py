@@ -72,6 +72,11 @@ class FedKMeans(Method):
         del network
         _checks.same_components("FedKMeans", n_components)
 
+    @property
+    def kind(self) -> str:
+        """With neighbours, or with a hub."""
+        return self.program().kind
+
     def program(self) -> Method:
         """With neighbours, or with a hub."""
         return HubKMeans(self.warm_start) if self.server else NeighbourKMeans(self.warm_start)
@@ -88,6 +93,8 @@ class Centres(eqx.Module):
 
 class NeighbourKMeans(NodeProgram):
     """The form of `FedKMeans` without a hub."""
+
+    descends: ClassVar = False  # averages may lie far from a node's own rows
 
     warm_start: bool = True
 
@@ -116,14 +123,11 @@ class NeighbourKMeans(NodeProgram):
         """The averaged centres with one spherical variance."""
         return spherical(state.averaged, data)
 
-    @property
-    def descends(self) -> bool:
-        """Averages may lie far from a node's own rows."""
-        return False
-
 
 class HubKMeans(HubProgram):
     """The form of `FedKMeans` with a hub."""
+
+    descends: ClassVar = False
 
     warm_start: bool = True
 
@@ -159,11 +163,6 @@ class HubKMeans(HubProgram):
     def result(self, state: Centres, data: NodeRows) -> Mixture:
         """The averaged centres with one spherical variance."""
         return spherical(state.averaged, data)
-
-    @property
-    def descends(self) -> bool:
-        """Averages may lie far from a node's own rows."""
-        return False
 
 
 def squared_distances(centres: Means, data: NodeRows) -> Float[Array, "nodes m k"]:

@@ -29,6 +29,12 @@ def check_em(reg_covar: float, prior: ShapePrior | None) -> None:
         raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
 
 
+def check_share(name: str, value: float, most: float = 1.0) -> None:
+    """A number from zero to `most`."""
+    if not 0.0 <= value <= most:
+        raise ValueError(f"`{name}` is {value!r}. Give a number from 0 to {most:g}.")
+
+
 def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) -> Weights:
     """Shares of the mass, none of them zero."""
     mass = mass if prior is None else mass + prior.extra_mass
@@ -41,6 +47,25 @@ def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) 
 def losses(s: Statistics, data: NodeRows) -> PerNode:
     """Eq. (1) from statistics of counted rows."""
     return -s.log_likelihood / jnp.where(data.total_weight > 0, data.total_weight, 1.0)
+
+
+def summed(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+    """Sums (size, ...) of the values of each index, added in their order."""
+    total = np.zeros((size, *values.shape[1:]), values.dtype)
+    np.add.at(total, index, values)
+    return total
+
+
+def moment_match(
+    mass: np.ndarray, means: np.ndarray, covariances: np.ndarray, index: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mass, mean and covariance (size, ...) of all Gaussians of one index together, as one."""
+    total = summed(mass, index, size)
+    share = mass / np.where(total > 0, total, 1.0)[index]
+    mean = summed(share[:, None] * means, index, size)
+    away = means - mean[index]
+    within = covariances + away[:, :, None] * away[:, None, :]
+    return total, mean, summed(share[:, None, None] * within, index, size)
 
 
 def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:

@@ -9,7 +9,9 @@ import jax.random as jr
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, NodeKeys, PerSlot
+from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import (
+    Account,
     Inbox,
     Info,
     Keys,
@@ -21,6 +23,7 @@ from fedmixtures.methods.base import (
     squared_distance,
 )
 from fedmixtures.methods.trust_then_pool import local, pool
+from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.methods.trust_then_pool.messages import Scalars, received_in
 from fedmixtures.methods.trust_then_pool.moments import as_letter, moments
 from fedmixtures.methods.trust_then_pool.personal import personal_weights, safeguarded
@@ -180,6 +183,11 @@ class TrustThenPool(NodeProgram):
             "p_value": kept.p_value,
         }
         return {"kept": self.kept(state, data)[1]}, of_slots
+
+    def explain(self, account: Account, network: Network) -> Trust:
+        """Who trusted whom, by which test."""
+        ends = network.source, network.target
+        return Trust.of(network.labels, ends, account.nodes, account.edges, self.caution)
 
     @property
     def descends(self) -> bool:

@@ -1,4 +1,4 @@
-"""The random generator against the published vectors, and its numbers against their laws."""
+"""Random numbers against published vectors and their laws; the logarithm against NumPy's."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedmixtures.mixture.arithmetic import normal, philox, random_words, uniform
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.mixture.arithmetic import fast_log, normal, philox, random_words, uniform
 from fedmixtures.mixture.precision import precision
 
 # Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds): counter, key, result.
@@ -88,3 +89,24 @@ def test_normal_numbers_are_the_quantiles(dtype, tolerance):
     assert found.dtype == dtype
     expected = stats.norm.ppf(u.astype("float64"))
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "top"), [("float64", 300), ("float32", 37)])
+def test_the_logarithm_agrees_with_numpy_to_a_few_units_in_the_last_place(dtype, top):
+    rng = np.random.default_rng(0)
+    values = np.concatenate(
+        [
+            10 ** rng.uniform(-top, top, 4000),
+            rng.uniform(1, 8, 4000),  # where the E-step uses it: one to the number of components
+            np.nextafter([1.0, 1.0, 2.0, np.sqrt(0.5)], [0, 2, 3, 1]),
+            [1.0, 2.0, 0.5, np.sqrt(2)],
+        ]
+    ).astype(dtype)
+    with precision(dtype):
+        found = np.asarray(jit(fast_log)(jnp.asarray(values)))
+    exact = np.log(values.astype(np.longdouble))
+    unit = np.spacing(np.abs(exact).astype(dtype).clip(np.finfo(dtype).tiny))
+    # next to one the logarithm is small and its error is that of the argument's last place
+    unit = np.maximum(unit, np.finfo(dtype).eps * np.abs(exact))
+    assert (np.abs(found - exact) <= 3 * unit + 0.1 * np.finfo(dtype).eps * (exact != 0)).all()
+    assert not found[values == 1.0].any()

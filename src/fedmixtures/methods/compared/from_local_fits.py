@@ -1,0 +1,160 @@
+"""What conversations share that begin with an ordinary fit of each node's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.graph.network import Network
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
+from fedmixtures.kernels.cpu.matching import best_matchings
+from fedmixtures.kernels.dispatch import statistics
+from fedmixtures.methods.base import Block, Conversation
+from fedmixtures.methods.compared.baselines import Local
+from fedmixtures.methods.compared.pooling import check_em
+from fedmixtures.mixture import em
+from fedmixtures.mixture.density import log_density
+from fedmixtures.mixture.em import EMPTY, ShapePrior
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
+
+
+class FromLocalFits(Conversation):
+    """Settings of the local fits, which run in JAX so that a prior and row weights are known.
+
+    Parameters
+    ----------
+    n_init
+        k-means starts of a local fit; the most likely result is kept.
+    reg_covar
+        Added to the diagonal of every covariance.
+    prior
+        Shrink covariances to a common shape; None is plain maximum likelihood.
+    """
+
+    n_init: int = 5
+    reg_covar: float = 1e-6
+    prior: ShapePrior | None = None
+
+    def __check_init__(self):
+        _checks.whole("n_init", self.n_init)
+        check_em(self.reg_covar, self.prior)
+
+    @property
+    def needs_start(self) -> bool:
+        """Local fits make their own starts."""
+        return False
+
+    def check(self, n_components: Sequence[int], network: Network) -> None:
+        """Components are compared one with one."""
+        del network
+        _checks.same_components(type(self).__name__, n_components)
+
+    def local_fits(self, block: Block) -> Mixture:
+        """The nodes' own fits, stacked, NumPy."""
+        local = Local(self.n_init, self.reg_covar, engine="jax", prior=self.prior)
+        fits = local.fit_nodes(block.data, block.n_components.tolist(), block.start, block.seed)
+        return Mixture.stack(fits.mixtures)
+
+    def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
+        """New mixtures from statistics taken under `theta`, with ridge and prior."""
+        return m_step(theta, s, self.reg_covar, self.prior)
+
+
+def padded_rows(data: NodeData) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (nodes, m, d) and their counts (nodes, m), sorted; padding counts zero."""
+    m = rounded_up(int(np.diff(data.offsets).max()))
+    rows, counts = np.zeros((data.n_nodes, m, data.n_features)), np.zeros((data.n_nodes, m))
+    for i in range(data.n_nodes):
+        own, weight = data.of(i)
+        order = np.lexsort(own.T[::-1])
+        rows[i, : len(own)], counts[i, : len(own)] = own[order], weight[order]
+    return rows, counts
+
+
+def e_step(theta: Mixture, rows: np.ndarray, counts: np.ndarray) -> Statistics:
+    """Statistics of every node's rows under its mixture, on the host."""
+    return to_host(_statistics(theta, rows, counts))
+
+
+def m_step(theta: Mixture, s: Statistics, ridge: float, prior: ShapePrior | None) -> Mixture:
+    """New mixtures from statistics taken under `theta`, on the host."""
+    return to_host(_m_step(theta, s, ridge, prior))
+
+
+def density_rows(models: Mixture, rows: np.ndarray) -> np.ndarray:
+    """Log-density of rows (models, m, d) under the model of the same place."""
+    return np.asarray(_densities(models, rows))
+
+
+def component_moments(theta: Mixture, s: Statistics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mass, mean and covariance of what each component explains; its own where that is nothing."""
+    kept = s.mass > EMPTY
+    mass = np.where(kept, s.mass, 1.0)
+    shift = s.first / mass[..., None]
+    spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
+    means = np.where(kept[..., None], theta.means + shift, theta.means)
+    covariances = np.where(kept[..., None, None], spread, theta.covariances)
+    return np.maximum(s.mass, EMPTY), means, covariances
+
+
+def about_means(mass: np.ndarray, covariances: np.ndarray) -> Statistics:
+    """Statistics of components with this mass and covariance, about their own means."""
+    nothing = np.zeros(len(mass))
+    first = np.zeros(covariances.shape[:-1])
+    return Statistics(nothing, mass, first, mass[..., None, None] * covariances)
+
+
+def matched(own: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """The neighbour's component for each own one, by means (edges, k, d): least total square."""
+    return np.asarray(_matched(own, theirs)) if len(own) else np.zeros(own.shape[:2], int)
+
+
+def reordered(message: Any, order: np.ndarray) -> Any:
+    """What was heard over edges, (edges, k, ...), in the own numbering."""
+
+    def take(part: np.ndarray) -> np.ndarray:
+        index = order.reshape(*order.shape, *(1,) * (part.ndim - order.ndim))
+        return np.take_along_axis(part, index, axis=1)
+
+    return jax.tree.map(take, message)
+
+
+def over_edges(table: Any, block: Block) -> Any:
+    """What was heard over every edge, of the reply to a broadcast."""
+    return jax.tree.map(lambda part: np.asarray(part)[block.sender], table)
+
+
+def to_host(tree: Any) -> Any:
+    """The same numbers as NumPy arrays."""
+    return jax.tree.map(np.asarray, tree)
+
+
+@jit_in_order
+def _statistics(theta, rows, counts) -> Statistics:
+    return statistics(jax.tree.map(jnp.asarray, theta), jnp.asarray(rows), jnp.asarray(counts))
+
+
+@jit_in_order
+def _densities(models, rows):
+    models = jax.tree.map(jnp.asarray, models)
+    return jax.vmap(log_density)(models, jnp.asarray(rows))
+
+
+@jit_in_order
+def _m_step(theta, s, ridge, prior) -> Mixture:
+    theta, s = jax.tree.map(jnp.asarray, (theta, s))
+    return em.m_step(theta, s, ridge, prior)
+
+
+@jit_in_order
+def _matched(own, theirs):
+    own, theirs = jnp.asarray(own), jnp.asarray(theirs)
+    cost = jnp.square(own[:, :, None] - theirs[:, None, :]).sum(-1)
+    return jnp.moveaxis(best_matchings(jnp.moveaxis(cost, 0, -1)), -1, 0)

@@ -1,0 +1,105 @@
+"""Methods and discrepancies by name: what a user writes, a file stores and a job carries.
+
+A method or discrepancy of your own takes part once it is registered:
+
+    register_discrepancy("bures", Bures)              # also as the method "gtv-bures"
+    register_method("gossip", lambda: Gossip(0.3))
+
+From then on the estimator's ``method="gossip"``, the command line, stored models and jobs between
+silos know it, in every process that has registered it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from fedmixtures import _checks
+from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures.discrepancy.euclidean import Euclidean
+from fedmixtures.discrepancy.kl import KL
+from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy.unscented import UnscentedKL
+from fedmixtures.methods.base import Method
+from fedmixtures.methods.compared.baselines import Centralized, Local
+from fedmixtures.methods.compared.c_colme import CColME
+from fedmixtures.methods.compared.consensus_em import ConsensusEM
+from fedmixtures.methods.compared.dfmr import DFMR
+from fedmixtures.methods.compared.fedem import FedEM
+from fedmixtures.methods.compared.federico import FedeRiCo
+from fedmixtures.methods.compared.fedgem import FedGEM
+from fedmixtures.methods.compared.fedgengmm import FedGenGMM
+from fedmixtures.methods.compared.fedgrem import FedGrEM
+from fedmixtures.methods.compared.fedkmeans import FedKMeans
+from fedmixtures.methods.compared.graphfed_em import GraphFedEM
+from fedmixtures.methods.compared.ifca import IFCA
+from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.trust_then_pool import TrustThenPool
+
+_methods: dict[str, Callable[[], Method]] = {}
+_discrepancies: dict[str, type[AbstractDiscrepancy]] = {}
+
+METHODS: Mapping[str, Callable[[], Method]] = MappingProxyType(_methods)
+"""What makes the method of each name, with its default settings."""
+DISCREPANCIES: Mapping[str, type[AbstractDiscrepancy]] = MappingProxyType(_discrepancies)
+"""The class of each discrepancy that has a name."""
+
+
+def register_method(name: str, factory: Callable[[], Any]) -> None:
+    """Let `name` stand for the method that `factory` makes; a class will do."""
+    if _methods.get(name, factory) is not factory:
+        raise ValueError(f"`name` is {name!r}, which names a method already. Choose another.")
+    made = factory()
+    if not isinstance(made, Method):
+        raise ValueError(f"`factory` made {made!r}. Give what makes a Method.")
+    _methods[name] = factory
+
+
+def register_discrepancy(name: str, kind: type) -> None:
+    """Let `name` stand for this class, and ``gtv-<name>`` for Algorithm 1 with it."""
+    if _discrepancies.get(name, kind) is not kind:
+        raise ValueError(f"`name` is {name!r}, which names a discrepancy already. Choose another.")
+    if not issubclass(kind, AbstractDiscrepancy):
+        raise ValueError(f"`kind` is {kind!r}. Give a subclass of AbstractDiscrepancy.")
+    if name not in _discrepancies:
+        register_method(f"gtv-{name}", lambda: GTVMin(kind()))
+    _discrepancies[name] = kind
+
+
+def method_named(name: str) -> Method:
+    """The method of this name, with its default settings."""
+    _checks.one_of("method", name, METHODS)
+    return _methods[name]()
+
+
+def registered_classes() -> dict[str, type]:
+    """Classes of all methods and discrepancies that have a name, by the name of the class."""
+    kinds = [type(factory()) for factory in _methods.values()]
+    return {kind.__name__: kind for kind in (*kinds, *_discrepancies.values())}
+
+
+for _name, _kind in {
+    "euclidean": Euclidean,
+    "kl": KL,
+    "mmd": MMD,
+    "unscented": UnscentedKL,
+}.items():
+    register_discrepancy(_name, _kind)
+for _name, _factory in {
+    "local": Local,
+    "centralized": Centralized,
+    "fedkmeans": FedKMeans,
+    "fedgrem": FedGrEM,
+    "consensus-em": ConsensusEM,
+    "fedem": FedEM,
+    "fedgengmm": FedGenGMM,
+    "ifca": IFCA,
+    "c-colme": CColME,
+    "dfmr": DFMR,
+    "fedgem": FedGEM,
+    "graphfed-em": GraphFedEM,
+    "federico": FedeRiCo,
+    "trust": TrustThenPool,
+}.items():
+    register_method(_name, _factory)
