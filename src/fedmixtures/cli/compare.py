@@ -71,8 +71,8 @@ def compare(
     from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
     from fedmixtures.cli.settings import FitSettings, default_method, names
-    from fedmixtures.methods.registry import METHODS
     from fedmixtures.io.tables import read_table
+    from fedmixtures.methods.registry import METHODS
 
     usual = ("local", "centralized", default_method())
     chosen = tuple(METHODS) if methods == "all" else (names(methods) or usual)

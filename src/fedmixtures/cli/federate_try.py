@@ -15,7 +15,7 @@ from fedmixtures.cli.console import say, understood
 from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
 from fedmixtures.cli.prepare import Task, prepare
 from fedmixtures.cli.settings import FitSettings
-from fedmixtures.engine.solution import History, Solution, Status, Traffic
+from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.node.program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
@@ -124,17 +124,8 @@ def collected(
     task: Task, settings: FitSettings, job: Job, models: dict[str, Mixture], machine: OneMachine
 ) -> Fitted:
     """What came back, as the report knows it. Losses stay at the sites, so none are shown."""
-    unknown = np.full(job.n_rounds + 1, np.nan)
-    solution = Solution(
-        task.labels,
-        Mixture.stack([models[name] for name in task.labels]),
-        History(unknown, unknown, unknown, unknown),
-        Status.COMPLETED,
-        job.n_rounds,
-        "",
-        None,
-        traffic(machine, job),
-    )
+    mixtures = {name: models[name] for name in task.labels}
+    solution = Solution.collected(mixtures, job.n_rounds, traffic(machine, job))
     return as_fitted(task, settings, solution, Watch(task, None, None))
 
 
