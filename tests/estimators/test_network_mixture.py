@@ -356,7 +356,7 @@ def test_rows_that_repeat_are_found_among_many(case, make):
 
 
 def test_filling_up_with_copies_leaves_the_density_alone():
-    from fedmixtures.estimators.resolve import filled
+    from fedmixtures.engine.start import filled
 
     p = mixture(3, 2, 2)
     q = filled(Mixture.stack([p, mixture(4, 5, 2)]), [5, 5]).at(0)

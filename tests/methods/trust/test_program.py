@@ -83,9 +83,8 @@ def test_groups_are_found_and_reported(two_blocks, tmp_path):
     across = scenario.blocks[trust.source] != scenario.blocks[trust.target]
     assert across.any()
     np.testing.assert_array_equal(trust.trusted, ~across)
-    assert (trust.kept == "pooled").all()
-    assert set(trust.test[~across].ravel()) <= {"substitute", "harmless"}
-    assert (trust.p_value[~across] >= 1e-3).all()
+    assert (trust.account.nodes["kept"] == 0).all()
+    assert (trust.account.edges["p_value"][~across] >= 1e-3).all()
     assert len(trust.edges()) == network.n_edges
     loaded = load(model.save(tmp_path / "model.safetensors"))
     assert loaded.trust_.groups == trust.groups
