@@ -11,7 +11,7 @@ from fedmixtures.engine.solution import Status
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Levels, Method, NodeProgram
 from fedmixtures.methods.compared.baselines import Centralized
-from fedmixtures.methods.compared.em_fits import EMFits, Task
+from fedmixtures.methods.compared.em_fits import EMFits, OneFit
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.metrics.per_node import centroid_error
 from fedmixtures.mixture.em import ShapePrior
@@ -108,7 +108,7 @@ def grouped_fits(
             points, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
             seed = node_seed(one.seed, int(own)) if grouping == "local" else one.seed
             k = one.n_components[members[0]] if grouping == "local" else _truth(one)
-            tasks.append(Task((number, int(own)), points, counts, k, seed))
+            tasks.append(OneFit((number, int(own)), points, counts, k, seed))
             owners.append((number, members))
     mixtures: list[dict[int, Mixture]] = [{} for _ in found]
     for (number, members), mixture in zip(owners, method.fit_all(tasks).mixtures, strict=True):

@@ -179,7 +179,7 @@ def drawn_points(own: Mixture, neighbours: Mixture, keys: SlotKeys, weight: PerS
 
         if passes(trial, k, d, own.means.dtype):
             return drawn_points_gpu(neighbours, keys, weight, n)
-    return drawing.drawn_points(neighbours, keys, weight, n)
+    return drawing.draw_points(neighbours, keys, weight, n)
 
 
 def weighted_points(points, weights, constants, weight: PerSlot) -> drawing.NeighbourRows:

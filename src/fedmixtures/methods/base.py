@@ -147,11 +147,6 @@ class Method(eqx.Module):
         del weighted_degree
         return "Look at the rows of that node."
 
-    def explain(self, account: Account, network: Network) -> Any:
-        """The account of a run in the terms of the method; by default as it is."""
-        del network
-        return account
-
 
 class NodeRows(eqx.Module):
     """What the nodes of a block hold and never send; an engine stacks blocks in front."""

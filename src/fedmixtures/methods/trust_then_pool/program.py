@@ -24,9 +24,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
-from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import (
-    Account,
     Block,
     Broadcast,
     Connect,
@@ -37,7 +35,6 @@ from fedmixtures.methods.base import (
     PerNeighbour,
     Request,
 )
-from fedmixtures.methods.trust_then_pool.account import Trust
 from fedmixtures.methods.trust_then_pool.listen import gains
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
@@ -117,10 +114,6 @@ class TrustThenPool(Conversation):
     def needs_start(self) -> bool:
         """Own fits make their own starts."""
         return False
-
-    def explain(self, account: Account, network: Network) -> Trust:
-        """Who listened to whom, and the groups."""
-        return Trust.of(account, network)
 
     def run(self, block: Block) -> Generator[Request, Any, Outcome]:
         """The steps above."""
