@@ -37,6 +37,11 @@ def on_gpu() -> bool:
     return jax.default_backend() in ("gpu", "cuda")
 
 
+def on_cpu() -> bool:
+    """Whether programs are about to run on a CPU, for which the compiler has options."""
+    return jax.default_backend() == "cpu"
+
+
 def most_in_a_block() -> tuple[int, int]:
     """Nodes and rows that a block holds here, at most."""
     return (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)
