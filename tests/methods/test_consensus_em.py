@@ -44,7 +44,7 @@ def test_gus_filter_against_a_plain_loop(uneven, align):
     network = Network(tuple(range(5)), *np.array([*weight]).T, np.array([*weight.values()]))
     model = fit(uneven, ConsensusEM(eps=eps, align=align), graph=network)
     for i, theta in enumerate(thetas):
-        for ours, wanted in zip(model._theta.at(i).parts, theta.parts, strict=True):
+        for ours, wanted in zip(model.solution_.theta.at(i).parts, theta.parts, strict=True):
             np.testing.assert_allclose(ours, wanted, atol=1e-8)
 
 
