@@ -3,13 +3,13 @@
 import jax
 import numpy as np
 import pytest
+from fedmixtures.engine.options import Options
 from scipy.stats import multivariate_normal
 
 import fedmixtures as fm
 from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import conversation_block, node_block
-from fedmixtures.engine.options import Options
 from fedmixtures.engine.run.conversation import InProcess, converse
 from fedmixtures.graph.convert import as_network
 from fedmixtures.methods.base import Groups
