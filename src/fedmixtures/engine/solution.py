@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Levels, Method
+from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -197,11 +196,12 @@ class Solution:
         theta = Mixture.stack(list(mixtures.values()))
         return cls(tuple(mixtures), theta, history, Status.COMPLETED, n_rounds, "", None, traffic)
 
-    def explained(self, method: Method, network: Network) -> Solution:
-        """The same, with the account in the terms of the method."""
-        if self.account is None:
-            return self
-        return replace(self, account=method.explain(self.account, network))
+    def changed(self, change: Callable[[Mixture], Mixture]) -> Solution:
+        """The same with all mixtures changed alike, say to other units."""
+        levels = self.levels
+        if levels is not None:
+            levels = replace(levels, theta=change(levels.theta))
+        return replace(self, theta=change(self.theta), levels=levels)
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""
