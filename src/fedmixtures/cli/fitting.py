@@ -24,7 +24,7 @@ from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.resolve import resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
-from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -38,8 +38,7 @@ from fedmixtures.io.runs import (
     write_text,
 )
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report.content import build_content
-from fedmixtures.report.findings import Findings
+from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.page import render
 from fedmixtures.report.scores import Scores
 from fedmixtures.report.words import headline
