@@ -19,7 +19,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
@@ -46,8 +46,9 @@ def log_densities(solution: Solution, data: NodeData) -> np.ndarray:
     total = np.full(len(data.rows), -np.inf)
     node = np.empty(len(data.rows), dtype=np.int64)
     node[data.source_index] = data.node_index
+    rows = Evaluator(data)
     for number in range(len(levels.names)):
-        joint = log_joint_rows(levels.theta.at(number).at(places), data)
+        joint = rows.log_joint(levels.theta.at(number).at(places))
         total = np.logaddexp(total, np.logaddexp.reduce(joint, axis=1) + weight[node, number])
     return total
 
