@@ -59,7 +59,7 @@ def test_gus_filter_settles_where_em_on_all_rows_does(alike, shared_start):
 
 def test_a_node_without_neighbours_does_em(alike):
     rows, start = alike.rows[0], starts(alike)[0]
-    settings = {"init": {0: start}, "random_state": 0}
+    settings = {"init": {0: start}, "random_state": 0, "tol": 0.0}
     model = NetworkGaussianMixture(3, method=ConsensusEM(eps=0.5), n_rounds=400, **settings)
     found = model.fit(rows).mixtures_[0]
     after = sklearn_em(rows, found, 1)
