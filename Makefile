@@ -74,7 +74,7 @@ newest: browser  ## All tests on newer Pythons with the newest libraries; NEWEST
 
 # One test: make federation ONLY=test_what_four_sites_cost. Types are not checked at run time here,
 # as they are not where silos run.
-federation: .venv/.ready-test .venv/.ready-nvflare  ## Real silos on this machine: faults, intruders, costs
+federation: .venv/.ready-test  ## Real silos on this machine: faults, intruders, costs
 	FEDERATION_RESULTS=results/federation FEDERATION_FRAMES=$(FRAMES) FEDERATION_KILLS=$(KILLS) \
 	tests/federation/alone.sh $(BIN)/python -m pytest tests/federation -m silos -n 0 -v \
 	-o addopts="-ra --import-mode=importlib" -p no:cacheprovider $(if $(ONLY),-k $(ONLY))
