@@ -86,19 +86,19 @@ class Watch:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
 
     @cached_property
-    def _evaluator(self) -> Evaluator:
+    def _evaluator(self) -> Evaluator | None:
         """The held-out rows, laid out once for all looks."""
-        return Evaluator(self.task.test)
+        return None if self.task.test is None else Evaluator(self.task.test)
 
     def _look(self, snapshots: dict[int, Mixture]) -> None:
         """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
-        test = self.task.test
-        if test is None:
+        test, evaluator = self.task.test, self._evaluator
+        if test is None or evaluator is None:
             return
         position = {label: i for i, label in enumerate(self.task.labels)}
         places = np.array([position[label] for label in test.labels])
         for reached, theta in snapshots.items():
-            joint = self._evaluator.log_joint(self.task.scale.original(theta.at(places)))
+            joint = evaluator.log_joint(self.task.scale.original(theta.at(places)))
             values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
             means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
             self.held_out[reached] = float(means.mean())
