@@ -14,8 +14,8 @@ from fedmixtures.methods.base import Account
 from fedmixtures.report import edges, planes
 from fedmixtures.report.content import build_content
 from fedmixtures.report.layout import positions
-from fedmixtures.report.matching import matched_to_last
 from fedmixtures.report.page import embedded, render
+from fedmixtures.report.planes import matched_to_last
 from fedmixtures.report.scores import Scores
 from fedmixtures.report.words import headline, story
 
@@ -239,7 +239,7 @@ def test_a_thousand_nodes_open_in_a_second(opened):
 def _thousand_nodes():
     from fedmixtures.engine.solution import History
     from fedmixtures.graph.generate import sparse_random
-    from fedmixtures.report.findings import Findings
+    from fedmixtures.report.content import Findings
 
     rng = np.random.default_rng(0)
     n, k, d = 1000, 5, 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedmixtures import _checks
 from fedmixtures.cli.console import RoundsBar, console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.cli.settings import FitSettings
-from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
@@ -23,7 +24,7 @@ from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.resolve import resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
-from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -37,8 +38,7 @@ from fedmixtures.io.runs import (
     write_text,
 )
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report.content import build_content
-from fedmixtures.report.findings import Findings
+from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.page import render
 from fedmixtures.report.scores import Scores
 from fedmixtures.report.words import headline
@@ -84,6 +84,11 @@ class Watch:
             if reached:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
 
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        """The held-out rows, laid out once for all looks."""
+        return Evaluator(self.task.test)
+
     def _look(self, snapshots: dict[int, Mixture]) -> None:
         """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
         test = self.task.test
@@ -92,7 +97,7 @@ class Watch:
         position = {label: i for i, label in enumerate(self.task.labels)}
         places = np.array([position[label] for label in test.labels])
         for reached, theta in snapshots.items():
-            joint = log_joint_rows(self.task.scale.original(theta.at(places)), test)
+            joint = self._evaluator.log_joint(self.task.scale.original(theta.at(places)))
             values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
             means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
             self.held_out[reached] = float(means.mean())

@@ -23,7 +23,7 @@ from fedmixtures.estimators.rows import warn_constant
 from fedmixtures.estimators.scoring import NodeScores
 from fedmixtures.estimators.trust import Trust
 from fedmixtures.graph.network import Network
-from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
 
 
 class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEstimator):
