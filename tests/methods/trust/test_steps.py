@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from fedmixtures.engine.options import Options
 from scipy.stats import multivariate_normal
 
 import fedmixtures as fm
@@ -185,9 +184,9 @@ def test_more_rows_than_a_tile_and_than_a_call_are_one_fit():
 
 
 def test_tiles_suit_the_rows():
-    assert tile_size(np.full(15, 50), 25, 2) == 64
-    assert tile_size(np.full(15, 500), 25, 2) == 256
-    assert tile_size(np.full(15, 20), 10, 2) == 32
+    assert tile_size(np.full(15, 50), 25, 2) == 32
+    assert tile_size(np.full(15, 500), 25, 2) == 64
+    assert tile_size(np.full(30, 200), 68, 8) == 128
 
 
 def test_centres_are_rows_and_differ(nodes):
@@ -281,7 +280,7 @@ def outcome(X, labels, graph="full", method=None, **options):
     data = NodeData.from_rows(X, labels)
     network = as_network(graph, data.labels).aligned(data.labels)
     method = method or fm.TrustThenPool(n_starts=2, pool_steps=(3, 6))
-    return fm.solve(method, data, network, None, Options(**options), K)
+    return fm.solve(method, data, network, n_components=K, **options)
 
 
 @pytest.fixture(scope="module")
