@@ -22,6 +22,7 @@ from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
+from fedmixtures.estimators.reporting import findings_of
 from fedmixtures.estimators.resolve import resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
 from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
@@ -231,24 +232,14 @@ def findings(
     task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, notes: tuple[str, ...]
 ) -> Findings:
     """All there is to report."""
-    model = fitted.model
-    scale = task.scale
-    return Findings(
-        theta=model.solution_.theta,
+    model, scale = fitted.model, task.scale
+    return findings_of(
+        model,
+        task.data,
+        scores,
         theta_scaled=fitted.theta_scaled,
-        network=model.network_,
-        data=task.data,
-        features=task.table.features,
-        history=model.history_,
-        method=task.method,
-        scores=scores,
         snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
         held_out=fitted.watch.held_out,
-        certificate=model.certificate_,
-        converged=model.converged_,
-        traffic=model.traffic_,
-        levels=model.levels_,
-        trust=model.trust_,
         settings=shown_settings(settings, model),
         notes=notes,
     )

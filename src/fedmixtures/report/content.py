@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures import __version__
 from fedmixtures._ties import in_order
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.mmd import MMD
@@ -52,6 +51,8 @@ class Findings:
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    version: str = ""
+    """Of fedmixtures."""
 
 
 def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
         closeness = np.where(found.trust.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
     return {
-        "version": __version__,
+        "version": found.version,
         "settings": dict(found.settings),
         "notes": list(found.notes),
         "shape": {
@@ -76,6 +77,9 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             "edges": found.network.n_edges,
             "components": found.theta.n_components,
             "features": list(found.features),
+            "telling": planes.separation(found.theta).argsort(kind="stable")[::-1].tolist()
+            if len(found.features) > 12
+            else list(range(len(found.features))),
         },
         "nodes": _nodes(found, groups, layout.positions(found.network, np.sqrt(closeness))),
         "edges": _edges(found, distance, closeness, bound, type(discrepancy).__name__),

@@ -9,7 +9,17 @@ import numpy as np
 
 from fedmixtures._ties import in_order
 from fedmixtures.report.planes import MEAN_UNIT, UNIT, bytes_of
-from fedmixtures.report.svg import Axis, Number, figure, label, line, number, padded, tick_text
+from fedmixtures.report.svg import (
+    Axis,
+    Number,
+    figure,
+    label,
+    line,
+    number,
+    padded,
+    shortened,
+    tick_text,
+)
 
 WIDTH = 720.0
 FEW_NODES = 40
@@ -62,7 +72,8 @@ def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
     floor = min(good) - 1.5 * (max(everything) - min(good)) - 0.3
     low, high = padded([max(v, floor) for v in everything], 0.03)
     names = [nodes["label"][i] for i in order]
-    left = min(150.0, 22 + 6.6 * max(len(name) for name in names))
+    tags = [shortened(name, 20) for name in names]
+    left = min(150.0, 22 + 6.6 * max(len(tag) for tag in tags))
     x = Axis(low, high, left, width - 78)
     top, step = 26.0, 19.0
     bottom = top + step * len(order)
@@ -85,7 +96,7 @@ def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
             f'<path class="bar" d="M{number(start)} {number(y)}H{number(end)}"/>'
             + (_tick(x(max(pooled, low)), y) if pooled is not None else "")
             + f'{mark}<circle class="new" cx="{number(end)}" cy="{number(y)}" r="5"/>'
-            + label(left - 12, y + 4, names[row], "name", "end")
+            + label(left - 12, y + 4, tags[row], "name", "end")
             + label(width - 64, y + 4, signed(nodes["gain"][i]), "value")
             + "</g>"
         )
@@ -125,7 +136,7 @@ def network(content: dict[str, Any], interactive: bool = True) -> str:
     """Nodes and edges; edges in five paths by closeness, so that thousands stay quick."""
     nodes, edges = content["nodes"], content["edges"]
     n, height = len(nodes["label"]), 540.0
-    radius = float(np.clip(150 / np.sqrt(n), 3.2, 15))
+    radius = float(np.clip(100 / np.sqrt(n), 3.2, 15))
     px = Axis(0, 1, radius + 14, WIDTH - radius - 14)
     py = Axis(0, 1, radius + 14, height - radius - (24 if n <= FEW_NODES else 14))
     place = [(px(x), py(y)) for x, y in zip(nodes["x"], nodes["y"], strict=True)]
@@ -151,7 +162,11 @@ def network(content: dict[str, Any], interactive: bool = True) -> str:
         body.append(
             f'<g class="node {css[i]}" data-i="{i}" data-group="{group}"{focus * interactive}>'
             f"<title>{words}</title>{mark}"
-            + (label(x, y + r + 13, nodes["label"][i], "tag", "middle") if n <= FEW_NODES else "")
+            + (
+                label(x, y + r + 13, shortened(nodes["label"][i], 12), "tag", "middle")
+                if n <= FEW_NODES
+                else ""
+            )
             + "</g>"
         )
     drawn = figure(WIDTH, height, f"Network of {n} nodes", "".join(body), "network")

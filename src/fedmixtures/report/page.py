@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from fedmixtures.report import figures
+from fedmixtures.report.svg import shortened
 from fedmixtures.report.words import headline, size, story
 
 FIRST_NODES = 30
@@ -23,7 +24,13 @@ def render(content: dict[str, Any], static: bool = False) -> str:
 
     part = lambda name: files("fedmixtures.report").joinpath(name).read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters |= {"signed": figures.signed, "size": size, "short": short, "count": count}
+    environment.filters |= {
+        "signed": figures.signed,
+        "size": size,
+        "short": short,
+        "count": count,
+        "brief": shortened,
+    }
     order = figures.by_gain(content)
     nodes = content["nodes"]
     return environment.from_string(part("page.html.jinja")).render(

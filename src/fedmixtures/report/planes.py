@@ -62,11 +62,19 @@ def choose_planes(theta: Mixture, features: tuple[str, ...], n_planes: int) -> l
     share = values[::-1][:2] / values.sum()
     labels = [f"principal axis {i + 1} ({share[i]:.0%} of the spread)" for i in (0, 1)]
     planes = [_framed("principal axes", labels[0], labels[1], principal, theta)]
-    wide = np.sort(in_order(-np.diag(total))[:4])
+    wide = np.sort(in_order(-separation(theta), scale=1.0)[:4])
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"
         planes.append(_framed(name, features[i], features[j], eye[[i, j]], theta))
     return planes
+
+
+def separation(theta: Mixture) -> np.ndarray:
+    """Share of each feature's spread that lies between components: how well it tells them apart."""
+    weights = theta.weights / theta.weights.sum()
+    _, total = overall_moments(theta)
+    within = np.einsum("nk,nkii->i", weights, theta.covariances)
+    return 1 - within / np.maximum(np.diag(total), 1e-300)
 
 
 def overall_moments(theta: Mixture) -> tuple[np.ndarray, np.ndarray]:
