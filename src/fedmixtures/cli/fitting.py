@@ -19,7 +19,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
+from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.reporting import findings_of
@@ -184,18 +184,21 @@ def baseline_scores(
 
     Where nothing was sent, nobody listened: the fit itself is the one with own data only.
     """
-    beside = baselines(task, settings, own=fitted.model.traffic_.total > 0)
+    beside = baselines(task, settings, fitted)
     return scores_beside(task, fitted, beside), beside.notes
 
 
-def baselines(task: Task, settings: FitSettings, own: bool = True) -> Baselines:
+def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     """Fit what there is to compare with, if any row was held out to compare on."""
     if task.test is None or not task.method.has_likelihood:
         return Baselines()
     rows = task.problem.data.rows
     values = pooled = None
     notes: tuple[str, ...] = ()
-    if own:
+    own = own_level(fitted.model.solution_)
+    if own is not None:
+        values = log_densities(own, task.test)
+    elif fitted.model.traffic_.total:
         method = own_data_only(task.method, rows)
         values, notes = _baseline(task.fitted_by(method), settings, "own data only")
     if settings.pooled and not isinstance(task.components, dict):
