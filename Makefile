@@ -16,10 +16,10 @@ DEMO_READY := $(if $(wildcard .venv/.ready-test),.venv/.ready-test,.venv/.ready-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit lint docs reproduce trust clean browser federation
+.PHONY: help demo test unit slow rounding processors newest lint docs reproduce trust clean browser federation
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO_READY)  ## Fit a small network of nodes and write a report
 	$(BIN)/fedmixtures demo
@@ -28,7 +28,8 @@ test: .venv/.ready-test browser  ## Everything that must pass: import contracts,
 	$(BIN)/lint-imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not silos"
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not silos and not slow"
+	$(MAKE) --no-print-directory rounding
 
 # The tests of the report page need a real browser.
 browser:
@@ -37,8 +38,39 @@ browser:
 	echo "note: Chromium is missing, so the tests of the report page are skipped." \
 	"Install the package 'chromium' to run them."
 
-unit: .venv/.ready-test  ## The fast tests only
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not silos"
+unit: .venv/.ready-test  ## The tests that need no other program: no browser, no sites
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not silos and not deployed"
+
+slow: .venv/.ready-test  ## The long tests that `make test` leaves out
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow and not silos"
+
+# Both at once, on one thread each.
+rounding: .venv/.ready-test  ## Choices between equals, as on older processors
+	@grep -q -m1 sse4_2 /proc/cpuinfo || { echo "note: not an x86 processor, nothing to hold back"; exit 0; }; \
+	tests/as_processor.sh SSE4_2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & first=$$!; \
+	tests/as_processor.sh AVX2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & second=$$!; \
+	wait $$first && wait $$second
+
+ISAS = SSE4_2 AVX2 $(shell grep -q -m1 avx512f /proc/cpuinfo && echo AVX512)
+
+processors: .venv/.ready-test browser  ## All tests under every instruction set, on one and two threads (an hour)
+	@for isa in $(ISAS); do for threads in 1 2; do \
+	tests/as_processor.sh $$isa $$threads $(BIN)/python -m pytest $(PYTEST_ARGS) -m "not silos" || exit 1; \
+	tests/as_processor.sh $$isa $$threads $(BIN)/python -m benchmarks.same_numbers .venv/$$isa-$$threads.npz \
+	--against .venv/SSE4_2-1.npz --tolerance 1e-8 || exit 1; done; done
+
+# Each in an environment of its own, without constraints.txt: what pip installs today.
+NEWEST ?= python3.12 python3.13
+
+newest: browser  ## All tests on newer Pythons with the newest libraries; NEWEST="python3.13 ..."
+	@for name in $(NEWEST); do \
+	python=$$(command -v $$name || ls -d $$HOME/.pyenv/versions/$${name#python}*/bin/python 2>/dev/null | tail -1); \
+	[ -n "$$python" ] || { echo "note: $$name is not installed here, left out" >&2; continue; }; \
+	folder=.venv/newest-$${name#python}; \
+	"$$python" -m venv $$folder && $$folder/bin/python -m pip install --quiet --disable-pip-version-check \
+	--upgrade --upgrade-strategy eager -e ".[test]" && \
+	$$folder/bin/python -c 'import sys, jax, numpy; print("Python", sys.version.split()[0], "JAX", jax.__version__, "NumPy", numpy.__version__)' && \
+	$$folder/bin/python -m pytest $(PYTEST_ARGS) -m "not silos" || exit 1; done
 
 # One test: make federation ONLY=test_what_four_sites_cost. Types are not checked at run time here,
 # as they are not where silos run.

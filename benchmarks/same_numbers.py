@@ -109,7 +109,9 @@ def summary(record: dict[str, np.ndarray]) -> dict[str, Any]:
     return lines
 
 
-def compare(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> int:
+def compare(
+    old: dict[str, np.ndarray], new: dict[str, np.ndarray], tolerance: float = TOLERANCE
+) -> int:
     """Print a line per fit; the number of float64 fits that differ by more than rounding."""
     beyond = 0
     for name in names_of(new):
@@ -121,7 +123,7 @@ def compare(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> int:
             print(f"{name:22s} bitwise")
             continue
         found = {part: difference(*pair) for part, pair in zip(PARTS, pairs, strict=True)}
-        beyond += max(found.values()) > TOLERANCE and "float32" not in name
+        beyond += max(found.values()) > tolerance and "float32" not in name
         print(f"{name:22s} " + "  ".join(f"{part} {value:.1e}" for part, value in found.items()))
     return beyond
 
@@ -131,6 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("record", type=Path, help="where to write the numbers (.npz)")
     parser.add_argument("--against", type=Path, help="an earlier record")
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="of float64 fits")
     parser.add_argument("--summary", type=Path, help="also digests and rounded values (.json)")
     parser.add_argument("--only", default="", help="fits whose name contains this")
     arguments = parser.parse_args()
@@ -141,7 +144,7 @@ def main() -> int:
     if arguments.against is None:
         return 0
     with np.load(arguments.against) as old:
-        return min(compare(dict(old), record), 1)
+        return min(compare(dict(old), record, arguments.tolerance), 1)
 
 
 if __name__ == "__main__":

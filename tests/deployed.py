@@ -35,15 +35,15 @@ class Recorder:
     """Listens to the driver; may do something when all sites have reached a round."""
 
     def __init__(self):
-        self.events, self.at, self.action = [], None, None
+        self.events, self.at, self.action, self.n_sites = [], None, None, len(SITES)
 
-    def when(self, round: int, action) -> None:
+    def when(self, round: int, action, n_sites: int = len(SITES)) -> None:
         """Act once, as soon as every site has done so many rounds."""
-        self.at, self.action = round, action
+        self.at, self.action, self.n_sites = round, action, n_sites
 
     def __call__(self, event, what):
         self.events.append((time.time(), event, what))
-        if event != "progress" or self.action is None or len(what) < len(SITES):
+        if event != "progress" or self.action is None or len(what) < self.n_sites:
             return
         if min(how["round"] for how in what.values()) >= self.at:
             action, self.action = self.action, None

@@ -11,14 +11,14 @@ from fedmixtures.engine.solution import Status
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Levels, Method, NodeProgram
 from fedmixtures.methods.compared.baselines import Centralized
-from fedmixtures.methods.compared.em_fits import EMFits, Task
+from fedmixtures.methods.compared.em_fits import EMFits, OneFit
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.metrics.per_node import centroid_error
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks import fit, measure
 from reproduction.tasks.ablations import PARTS
-from reproduction.tasks.lies import lying
+from reproduction.tasks.lies import Lying
 from reproduction.tasks.situation import Situation, situation
 from reproduction.tasks.union import Union
 
@@ -36,6 +36,7 @@ class End(NamedTuple):
     """What clusters are read from."""
     density: Mixture
     """What new rows are scored with: the same, unless nodes weigh several densities."""
+    levels: Levels | None = None
 
 
 def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Numbers]:
@@ -85,10 +86,10 @@ def build(settings: dict[str, Any]) -> Method:
         return fit.build(settings)
     options = dict(settings["options"])
     part = options.pop("without", None)
-    program, changed = PARTS[part] if part else (TrustThenPool, {})
+    options |= PARTS[part] if part else {}
     if lie := _lie(settings):
-        return lying(program)(lie=lie, **changed, **options)
-    return program(**changed, **options)
+        return Lying(lie=lie, **options)
+    return TrustThenPool(**options)
 
 
 def grouped_fits(
@@ -107,7 +108,7 @@ def grouped_fits(
             points, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
             seed = node_seed(one.seed, int(own)) if grouping == "local" else one.seed
             k = one.n_components[members[0]] if grouping == "local" else _truth(one)
-            tasks.append(Task((number, int(own)), points, counts, k, seed))
+            tasks.append(OneFit((number, int(own)), points, counts, k, seed))
             owners.append((number, members))
     mixtures: list[dict[int, Mixture]] = [{} for _ in found]
     for (number, members), mixture in zip(owners, method.fit_all(tasks).mixtures, strict=True):
@@ -152,15 +153,8 @@ def _alone(method: Method, settings: dict[str, Any], one: Situation) -> End | No
     solution = fit.quiet_solve(method, part.rows, part.network, theta, **how)
     if solution.status is not Status.COMPLETED:
         return None
-    return End(solution.theta, weighed(solution.levels) if solution.levels else solution.theta)
-
-
-def weighed(levels: Levels) -> Mixture:
-    """The weighed density of every node as one mixture with the components of all its levels."""
-    nodes_first = [np.moveaxis(part, 0, 1) for part in levels.theta.parts]
-    weights = nodes_first[0] * levels.weights[..., None]
-    flat = lambda part: part.reshape(len(part), -1, *part.shape[3:])
-    return Mixture(*map(flat, (weights, *nodes_first[1:])))
+    levels = solution.levels
+    return End(solution.theta, levels.density if levels else solution.theta, levels)
 
 
 def _numbers(ends: Sequence[End | None], found: Sequence[Situation]) -> list[Numbers]:
@@ -194,9 +188,21 @@ def _measured(whole: Sequence[tuple[End, Situation]]) -> list[Numbers]:
                 "nmi": float(nmi[span][honest].mean()),
                 "nodes": [round(float(value), 5) for value in own],
                 "status": "completed",
+                **(_bound(end.levels, honest) if end.levels else {}),
             }
         )
     return numbers
+
+
+def _bound(levels: Levels, honest: np.ndarray) -> Numbers:
+    """Mean weights, and how far the prequential loss stays below its bound at the worst node."""
+    loss, each = levels.prequential[honest, 0], levels.prequential[honest, 1:]
+    slack = each.min(1) + np.log(each.shape[1]) - loss
+    weights = levels.weights[honest].mean(0)
+    return {
+        "slack": float(slack.min()),
+        "weights": {n: round(float(w), 4) for n, w in zip(levels.names, weights, strict=True)},
+    }
 
 
 def _together_of(mixtures: Sequence[Mixture]) -> Mixture:

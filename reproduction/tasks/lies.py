@@ -1,110 +1,101 @@
-"""Nodes that lie to the others. What they hold themselves is as it would be if they did not."""
+"""Nodes that lie to the others: in what they release, in what they add to sums, or in both."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Generator
+from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import jax.random as jr
-from jaxtyping import Array, Float
+import numpy as np
 
-from fedmixtures.methods.base import Outgoing
-from fedmixtures.methods.trust_then_pool.messages import Scalars
-from fedmixtures.methods.trust_then_pool.moments import Moments, like
+from fedmixtures.methods.base import Block, Broadcast, Outcome, PerNeighbour, Request, Sum
+from fedmixtures.methods.trust_then_pool.own import Release
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
-from fedmixtures.methods.trust_then_pool.schedule import Kind, kind_of
-from fedmixtures.methods.trust_then_pool.state import State
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
 from reproduction.tasks.situation import LIAR_ROWS
 
-LIES = ("random", "shifted", "late", "nan")
-SPREAD = 5.0
-"""Standard deviation of the means of a random mixture: that of the data's own."""
+LIES = ("random", "shifted", "late", "nan", "heavy")
+SPREAD = 1.0
+"""Standard deviation of the means of a random mixture, in common units."""
 
 
 class Lying(TrustThenPool):
-    """The program of an honest node, and of liars that know it (told apart by their rows).
+    """The conversation of honest nodes and of liars among them (told apart by their rows).
 
-    All liars listen to everybody and, once nodes pool, send one and the same statistics in every
-    round: in the flows this acts as infinite mass.
+    Liars listen to everybody. What they hold themselves is as it would be if they did not lie.
 
     Parameters
     ----------
     lie
-        ``"random"``: every letter holds one random mixture. ``"shifted"``: the liar's rows are
-        shifted by one standard deviation (by the experiment), all its letters tell of these.
-        ``"late"``: honest until nodes pool, then the statistics of its rows shifted by one.
-        ``"nan"``: honest until nodes pool, then not a number.
+        ``"random"``: a random mixture is released, and statistics of rows drawn from it are added.
+        ``"shifted"``: the liar's rows are shifted by one standard deviation (by the experiment).
+        ``"late"``: an honest release, then sums of rows shifted by one unit. ``"nan"``: an honest
+        release, then not a number in every sum. ``"heavy"``: as ``"late"``, of ten times the mass.
     """
 
     lie: str = eqx.field(static=True, default="shifted")
 
-    def outgoing(self, state: State, weight: Float[Array, "nodes s"]) -> Outgoing:
-        """As told by an honest node, or by a liar."""
-        said = super().outgoing(state, weight)
-        bit, letter = said.per_slot
-        kind = kind_of(state.round[0], self.agree_rounds)
-        lies = state.fits.rows == LIAR_ROWS
-        told = {
-            "random": lambda: _random(state),
-            "shifted": lambda: state.own,
-            "late": lambda: shifted(state.own, _directions(state)),
-            "nan": lambda: jax.tree.map(lambda part: part + jnp.nan, state.own),
-        }[self.lie]()
-        false = lies if self.lie == "random" else lies & (kind == Kind.POOL)
-        if self.lie == "random":
-            told = _as_round_wants(told, state, kind)
-        letter = jax.tree.map(
-            lambda true, lie: jnp.where(like(false, true), lie[:, None], true), letter, told
+    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
+        """As an honest node runs it; what liars among the block yield is changed on its way."""
+        liars = block.data.total_weights() == LIAR_ROWS
+        conversation = super().run(block)
+        said, reply = 0, None
+        while True:
+            try:
+                request = conversation.send(reply)
+            except StopIteration as end:
+                return end.value
+            said += 1
+            reply = yield self._told(request, liars, block, after_units=said > 2)
+
+    def _told(
+        self, request: Request, liars: np.ndarray, block: Block, after_units: bool
+    ) -> Request:
+        if isinstance(request, PerNeighbour):
+            return PerNeighbour(np.where(liars[block.receiver], True, request.message))
+        if isinstance(request, Broadcast) and self.lie == "random":
+            return Broadcast(_at(liars, _random(request.message, block), request.message))
+        if isinstance(request, Sum) and after_units and self.lie != "shifted":
+            return Sum(_at(liars, self._share(request.share), request.share), request.group)
+        return request
+
+    def _share(self, share: Any) -> Any:
+        if self.lie == "nan":
+            return jax.tree.map(lambda part: np.full_like(part, np.nan), share)
+        if not isinstance(share, Statistics):
+            return share
+        moved = shifted(
+            share, np.ones(share.first.shape[-1]) * (3.0 if self.lie == "random" else 1.0)
         )
-        bit = jnp.where(lies[:, None], jnp.ones_like(bit), bit)
-        scalars: Scalars = said.broadcast
-        return Outgoing(scalars, (bit, letter))
+        return jax.tree.map(lambda part: 10.0 * part, moved) if self.lie == "heavy" else moved
 
 
-@cache
-def lying(program: type[TrustThenPool]) -> type[Lying]:
-    """The same, for a program that is Trust-then-Pool with a part taken out."""
-    return Lying if program is TrustThenPool else type(program.__name__, (Lying, program), {})
-
-
-def shifted(s: Moments, by: Array) -> Moments:
+def shifted(s: Statistics, by: np.ndarray) -> Statistics:
     """Statistics of the same rows, moved."""
-    step = by[:, None, :]
-    cross = s.first[..., :, None] * step[..., None, :]
-    square = s.mass[..., None, None] * step[..., :, None] * step[..., None, :]
-    second = s.second + cross + jnp.swapaxes(cross, -1, -2) + square
-    return Moments(s.mass, s.first + s.mass[..., None] * step, second)
+    cross = s.first[..., :, None] * by
+    square = s.mass[..., None, None] * by[:, None] * by
+    second = s.second + cross + np.swapaxes(cross, -1, -2) + square
+    moved = s.first + s.mass[..., None] * by, second
+    return eqx.tree_at(lambda sums: (sums.first, sums.second), s, moved)
 
 
-def _directions(state: State) -> Array:
-    """A unit vector for each node, from the number drawn from its label."""
-    draws = jax.vmap(lambda key: jr.normal(key, state.theta.means.shape[-1:]))(_keys(state))
-    return (draws / jnp.linalg.norm(draws, axis=-1, keepdims=True)).astype(state.order.dtype)
+def _random(release: Release, block: Block) -> Release:
+    """A random mixture for each node, from its label."""
+    shape = release.theta.means.shape
+    draws = np.stack([np.random.default_rng([1, h]).normal(size=shape[1:]) for h in _hashes(block)])
+    there = release.theta.weights > 0
+    eye = np.broadcast_to(np.eye(shape[-1]) / 4, release.theta.covariances.shape)
+    weights = there / there.sum(-1, keepdims=True)
+    return Release(Mixture(weights, SPREAD * draws, eye), release.rows)
 
 
-def _random(state: State) -> Moments:
-    """Per row: a random mixture as (weights, means, covariances), one for each node."""
-    means = state.theta.means
-    draws = jax.vmap(lambda key: jr.normal(key, means.shape[1:]))(_keys(state))
-    present = state.theta.weights > 0
-    weights = present / present.sum(-1, keepdims=True)
-    eye = jnp.broadcast_to(jnp.eye(means.shape[-1]), state.theta.covariances.shape)
-    parts = weights, SPREAD * draws, eye
-    return Moments(*(part.astype(means.dtype) for part in parts))
+def _hashes(block: Block) -> list[int]:
+    return block.data.label_hashes.tolist()
 
 
-def _as_round_wants(mixture: Moments, state: State, kind: Array) -> Moments:
-    """A mixture as such, or the statistics of rows drawn from it."""
-    mass = state.fits.rows[:, None] * mixture.mass
-    mu = mixture.first
-    outer = mu[..., :, None] * mu[..., None, :]
-    sums = Moments(mass, mass[..., None] * mu, mass[..., None, None] * (mixture.second + outer))
-    wanted = (kind == Kind.POOL) | (kind == Kind.EVIDENCE)
-    return jax.tree.map(lambda s, theta: jnp.where(wanted, s, theta), sums, mixture)
-
-
-def _keys(state: State) -> Array:
-    numbers = (state.order * 2**31).astype(jnp.uint32)
-    return jax.vmap(lambda number: jr.fold_in(jr.key(0), number))(numbers)
+def _at(liars: np.ndarray, lie: Any, truth: Any) -> Any:
+    """The lie at liars, the truth elsewhere."""
+    wide = lambda part: liars.reshape(-1, *(1,) * (np.ndim(part) - 1))
+    return jax.tree.map(lambda a, b: np.where(wide(b), a, b), lie, truth)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int, Key
+from jaxtyping import Float, Key
 
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -29,5 +29,3 @@ NodeKeys: TypeAlias = Key[Array, " nodes"]
 SlotKeys: TypeAlias = Key[Array, "nodes s"]
 
 Scalar: TypeAlias = Float[Array, ""]
-Mask: TypeAlias = Bool[Array, "..."]
-Indices: TypeAlias = Int[Array, "..."]

@@ -184,12 +184,6 @@ def test_converged_is_standing_still(case, make):
     assert everything.n_iter_ == 40
 
 
-def test_standing_still_before_pooling_has_begun_is_not_convergence(case, make):
-    model = make(method="trust", n_rounds=12, tol=1e3).fit(case.X, nodes=case.nodes)
-    assert (model.n_iter_, model.converged_) == (12, False)
-    assert make(method="trust", n_rounds=40, tol=1e3).fit(case.X, nodes=case.nodes).converged_
-
-
 def test_one_shot_fits_have_converged_where_em_settled(case, make):
     assert make(method="local").fit(case.X, nodes=case.nodes).converged_
     with pytest.warns(FitWarning, match="EM had not settled"):
@@ -356,7 +350,7 @@ def test_rows_that_repeat_are_found_among_many(case, make):
 
 
 def test_filling_up_with_copies_leaves_the_density_alone():
-    from fedmixtures.estimators.resolve import filled
+    from fedmixtures.engine.start import filled
 
     p = mixture(3, 2, 2)
     q = filled(Mixture.stack([p, mixture(4, 5, 2)]), [5, 5]).at(0)

@@ -21,7 +21,11 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind(request):
     """No process that a silo test started, and no listening socket of this process or its own."""
-    silos = any(item.get_closest_marker("silos") for item in request.session.items)
+    silos = any(
+        item.get_closest_marker(mark)
+        for item in request.session.items
+        for mark in ("silos", "deployed")
+    )
     if not silos:
         yield
         return

@@ -13,7 +13,7 @@ def fit(case, method, **options):
 
 @pytest.fixture(scope="module")
 def start(alike):
-    return fit(alike, FedEM(), n_rounds=0)._theta
+    return fit(alike, FedEM(), n_rounds=0).solution_.theta
 
 
 def test_the_start_is_one_for_all(alike, start):
@@ -40,7 +40,7 @@ def test_rounds_against_a_plain_loop(alike, start):
 def test_one_node_is_ordinary_em(alike):
     rows = alike.rows[0]
     settings = {"method": "fedem", "random_state": 7}
-    start = NetworkGaussianMixture(3, n_rounds=0, **settings).fit(rows)._theta.at(0)
+    start = NetworkGaussianMixture(3, n_rounds=0, **settings).fit(rows).solution_.theta.at(0)
     model = NetworkGaussianMixture(3, n_rounds=25, **settings).fit(rows)
     wanted = sklearn_em(rows, start, 25)
     np.testing.assert_allclose(model.means_, wanted.means, atol=1e-7)
@@ -61,7 +61,7 @@ def test_averaging_loses_the_scatter_between_nodes(blocks):
     exact, average = (fit(blocks, FedEM(aggregate=a), n_rounds=1) for a in ("exact", "average"))
     np.testing.assert_allclose(exact.means_, average.means_, atol=1e-9)
     lost = exact.covariances_[0] - average.covariances_[0]
-    start = fit(blocks, FedEM(), n_rounds=0)._theta
+    start = fit(blocks, FedEM(), n_rounds=0).solution_.theta
     sums = [moments(start.at(i), rows) for i, rows in enumerate(blocks.rows)]
     mass = np.array([n for n, *_ in sums])
     means = np.array([a / n[:, None] for n, a, _ in sums])

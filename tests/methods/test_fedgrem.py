@@ -54,7 +54,7 @@ def plain_round(thetas, w0, case, method, strength):
 @pytest.mark.parametrize("inner_iterations", [1, 20])
 def test_rounds_against_a_plain_loop(uneven, inner_iterations):
     method = FedGrEM(eta=0.4, C_lambda=0.5, kappa=0.3, inner_iterations=inner_iterations)
-    start = fit(uneven, method, n_rounds=0)._theta
+    start = fit(uneven, method, n_rounds=0).solution_.theta
     thetas = [start.at(i) for i in range(5)]
     w0, strength = np.maximum(start.weights, 0.02), 1.0
     for _ in range(4):
@@ -62,7 +62,7 @@ def test_rounds_against_a_plain_loop(uneven, inner_iterations):
         thetas = plain_round(thetas, w0, uneven, method, strength)
     model = fit(uneven, method)
     for i, theta in enumerate(thetas):
-        for ours, wanted in zip(model._theta.at(i).parts, theta.parts, strict=True):
+        for ours, wanted in zip(model.solution_.theta.at(i).parts, theta.parts, strict=True):
             np.testing.assert_allclose(ours, wanted, atol=1e-9)
 
 
@@ -149,7 +149,7 @@ def test_shrinking_is_soft_thresholding_of_whole_matrices():
 
 
 def test_a_shared_start_is_the_same_everywhere(alike):
-    start = fit(alike, FedGrEM(init="shared"), n_rounds=0)._theta
+    start = fit(alike, FedGrEM(init="shared"), n_rounds=0).solution_.theta
     np.testing.assert_array_equal(start.means, np.tile(start.means[:1], (6, 1, 1)))
     np.testing.assert_allclose(start.weights, 1 / 3)
 

@@ -16,7 +16,7 @@ def fit(case, method, **options):
 def test_one_group_is_em_on_all_rows(alike, shared_start):
     model = fit(alike, IFCA(n_groups=1, restarts=1), init=shared_start, n_rounds=20)
     wanted = sklearn_em(alike.X, shared_start[0], 20)
-    for part, target in zip(model._theta.parts, wanted.parts, strict=True):
+    for part, target in zip(model.solution_.theta.parts, wanted.parts, strict=True):
         np.testing.assert_allclose(part, np.broadcast_to(target, part.shape), atol=1e-7)
 
 

@@ -10,6 +10,7 @@ import pytest
 from fedmixtures import GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import shifted_blocks
+from fedmixtures.estimators.resolve import Problem
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.report.content import build_content
 from fedmixtures.report.findings import Findings
@@ -33,12 +34,11 @@ def found() -> Findings:
     names = np.array([f"{block}{i}" for block in "abc" for i in range(3)])
     network = stochastic_blocks([3, 3, 3], 1.0, 0.2, seed=0, labels=names.tolist())
     snapshots, method = {}, GTVMin(n_local_steps=1)
-    model = NetworkGaussianMixture(
-        3, graph=network, method=method, n_rounds=6, random_state=0, report_every=2
-    )
-    model._on_chunk = lambda r, theta: snapshots.update({r: theta})
-    model.fit(s.X, nodes=names[s.nodes])
-    model.align_components()
+    data = NodeData.from_rows(s.X, names[s.nodes])
+    problem = Problem.of(data, network, method, 3)
+    look = lambda progress: snapshots.update({progress.round: progress.theta})
+    solution = problem.solve(n_rounds=6, report_every=2, watch=look)
+    model = NetworkGaussianMixture(3).adopt(solution, problem.network).align_components()
     held = names[s.nodes_validation]
     own = NetworkGaussianMixture(3, method="local", random_state=0).fit(s.X, nodes=names[s.nodes])
     scores = Scores.of(
@@ -49,10 +49,10 @@ def found() -> Findings:
         None,
     )
     return Findings(
-        theta=model._theta,
-        theta_scaled=model._theta,
+        theta=model.solution_.theta,
+        theta_scaled=model.solution_.theta,
         network=model.network_,
-        data=NodeData.from_rows(s.X, names[s.nodes]),
+        data=data,
         features=("age", "<b>dose</b>"),
         history=model.history_,
         method=method,

@@ -8,8 +8,9 @@ import pytest
 
 from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.estimators.trust import Trust
 from fedmixtures.graph.convert import from_edges
-from fedmixtures.methods.trust_then_pool.account import Trust
+from fedmixtures.methods.base import Account
 from fedmixtures.report import edges, planes
 from fedmixtures.report.content import build_content
 from fedmixtures.report.layout import positions
@@ -33,26 +34,17 @@ def test_groups_are_the_blocks_where_discrepancies_part(content):
         assert len({group[f"{block}{i}"] for i in range(3)}) == 1
 
 
-def test_groups_of_trust_say_who_did_not_keep_the_groups_mixture(found):
+def test_trust_is_read_off_the_account_of_whatever_method(found):
     network, n = found.network, found.data.n_nodes
-    ends = np.zeros((network.n_edges, 2))
-    trust = Trust(
-        labels=found.data.labels,
-        source=network.source,
-        target=network.target,
-        trusted=np.arange(network.n_edges) > 0,
-        pooled=np.arange(network.n_edges) > 0,
-        test=np.full(ends.shape, "substitute"),
-        gain=ends,
-        error=ends,
-        p_value=ends + 1,
-        group=np.arange(n) // 6,
-        kept=np.array(["pooled"] * (n - 2) + ["refit", "local"]),
-    )
+    trusted = np.repeat(np.arange(network.n_edges)[:, None] > 0, 2, axis=1)
+    account = Account({"group": 7 + np.arange(n) // 6}, {"trusted": trusted})
+    trust = Trust.of(account, network)
     content = build_content(dataclasses.replace(found, trust=trust))
     assert content["nodes"]["group"] == (np.arange(n) // 6).tolist()
     assert content["edges"]["n_trusted"] == network.n_edges - 1
-    assert "2 nodes fared better" in " ".join(render(content, static=True).split())
+    words = " ".join(render(content, static=True).split())
+    assert f"({network.n_edges - 1} of {network.n_edges} edges)" in words
+    assert "2 groups of nodes joined by trusted edges" in words
 
 
 def test_one_bunch_of_discrepancies_makes_one_group():

@@ -1,4 +1,4 @@
-"""`fedmixtures compare`: methods side by side, on the same splits and seeds."""
+"""`fedmixtures compare` and `fedmixtures methods`: what there is, side by side."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def compare(
     from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
     from fedmixtures.cli.settings import FitSettings, default_method, names
-    from fedmixtures.estimators.resolve import METHODS
     from fedmixtures.io.tables import read_table
+    from fedmixtures.methods.registry import METHODS
 
     usual = ("local", "centralized", default_method())
     chosen = tuple(METHODS) if methods == "all" else (names(methods) or usual)
@@ -102,30 +102,31 @@ def compare(
     if settings.holdout == 0:
         raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
     table = read_table(data, nodes, settings.features, delimiter)
-    chosen, notes = _possible(chosen, settings, table, drop=methods == "all")
-    task = prepare(dataclasses.replace(settings, method=chosen[0]), table)
+    task = prepare(settings, table)
+    chosen, notes = _possible(chosen, task, drop=methods == "all")
     understood(task, settings, ", ".join(chosen))
     results = []
     try:
         for repeat in range(repeats):
             one = dataclasses.replace(settings, seed=seed + repeat)
+            task = prepare(one, table) if repeat else task
             for name in chosen:
                 with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
-                    results.append(_attempt(one, table, name, repeat))
+                    results.append(_attempt(task, one, name, repeat))
     finally:  # whatever stopped it, what is computed is not lost
         _tell(chosen, results, notes, out)
 
 
-def _possible(chosen: tuple, settings: Any, table: Any, drop: bool) -> tuple[tuple, list[str]]:
+def _possible(chosen: tuple, task: Any, drop: bool) -> tuple[tuple, list[str]]:
     """Check every method before any work; with `drop`, leave out those that cannot run as asked."""
-    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.methods.registry import METHODS
 
     possible, notes = [], []
     for name in chosen:
         try:
-            prepare(dataclasses.replace(settings, method=name), table)
+            task.fitted_by(METHODS[name]())
         except ValueError as error:
-            if not drop or name == chosen[0]:
+            if not drop:
                 raise ValueError(f"{name}: {error}") from None
             notes.append(f"{name} left out: {error}")
         else:
@@ -133,14 +134,12 @@ def _possible(chosen: tuple, settings: Any, table: Any, drop: bool) -> tuple[tup
     return tuple(possible), notes
 
 
-def _attempt(settings: Any, table: Any, name: str, repeat: int) -> dict[str, Any]:
+def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
-    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.methods.registry import METHODS
 
     try:
-        return _fit(
-            prepare(dataclasses.replace(settings, method=name), table), settings, name, repeat
-        )
+        return _fit(task.fitted_by(METHODS[name]()), settings, name, repeat)
     except (ValueError, ArithmeticError) as error:
         notes = [f"{name} failed in repeat {repeat + 1}: {error}"]
         return {"method": name, "repeat": repeat, "nodes": {}, "notes": notes}
@@ -164,34 +163,28 @@ def _tell(chosen: tuple, results: list[dict[str, Any]], notes: list[str], out: P
 
 def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split: log-likelihood of every node's held-out rows."""
-    from fedmixtures.cli.session import has_likelihood
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+    from fedmixtures.estimators.scoring import log_densities
     from fedmixtures.metrics.per_node import node_means
 
-    model = NetworkGaussianMixture(
-        task.components,
-        graph=task.network,
-        method=task.method,
-        n_rounds=settings.rounds,
-        random_state=settings.seed,
-    )
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        rows, nodes = task.train
-        model.fit(rows, nodes=nodes)
+        how = {"n_rounds": settings.rounds, "seed": settings.seed}
+        solution = task.problem.solve(**how, tol=NetworkGaussianMixture().tol)
+        solution = solution.changed(task.scale.original)
     seconds = time.perf_counter() - began
     likelihood: dict[Any, float] = {}
-    if has_likelihood(task.method):
-        rows, nodes = task.test
-        likelihood = node_means(model.score_samples(rows, nodes) - task.scale.log_volume, nodes)
+    if task.method.has_likelihood:
+        values = log_densities(solution, task.test)
+        likelihood = node_means(values, task.table.nodes[task.held])
     return {
         "method": name,
         "repeat": repeat,
         "nodes": likelihood,
         "seconds": seconds,
-        "sent": (model.traffic_.total if model.traffic_ else 0) / len(task.labels),
+        "sent": solution.traffic.total / len(task.labels),
         "notes": [f"{name}: {w.message}" for w in caught if w.category is FitWarning],
     }
 
@@ -246,3 +239,35 @@ def _write(path: Path, results: list[dict[str, Any]]) -> None:
         for result in results:
             for node, value in result["nodes"].items():
                 lines.writerow([result["method"], result["repeat"], node, repr(float(value))])
+
+
+def methods() -> None:
+    """List the methods there are, with their settings.
+
+    Example: `fedmixtures methods`, then `fedmixtures fit ... --method gtv-kl --set n_local_steps=1`
+    """
+    from rich.table import Table
+
+    from fedmixtures.cli.console import console
+    from fedmixtures.cli.settings import default_method
+    from fedmixtures.methods.registry import METHODS
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("method", "what it does", "settings"):
+        table.add_column(head, vertical="top")
+    default = default_method()
+    for name, make in METHODS.items():
+        method = make()
+        line = (type(method).__doc__ or "").strip().splitlines()[0].rstrip(".")
+        discrepancy = getattr(method, "discrepancy", None)
+        if discrepancy is not None:
+            line = f"{line}: {type(discrepancy).__name__}"
+        if getattr(method, "moves_rows", False):
+            line += " (rows leave their nodes)"
+        settings = ", ".join(
+            f"{f.name}={getattr(method, f.name)!r}"
+            for f in dataclasses.fields(method)
+            if isinstance(getattr(method, f.name), (int, float, str))
+        )
+        table.add_row(name, f"{line} (the default)" if name == default else line, settings)
+    console.print(table)

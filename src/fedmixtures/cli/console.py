@@ -30,7 +30,7 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
     own = int((~task.held[table.nodes == labels[least]]).sum())
     learning = f", {own:,} of them to learn from" if held else ""
     k = task.components
-    if k is None:
+    if settings.k == "auto" and not settings.components:
         components = "chosen per node by BIC"
     elif isinstance(k, dict):
         components = f"{min(k.values())} to {max(k.values())}, by node"
@@ -64,7 +64,7 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
 
 def hint_scale(task: Any, settings: Any) -> None:
     """Say so where features are far from the order of one that step sizes are made for."""
-    spread = task.rows.std(0)
+    spread = task.problem.data.rows.std(0)
     far = [f for f, s in zip(task.table.features, spread, strict=True) if not 0.05 <= s <= 20]
     if far and hasattr(task.method, "learning_rate") and not settings.standardize:
         say(

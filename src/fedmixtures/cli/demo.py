@@ -35,7 +35,7 @@ def demo(
     """
     from fedmixtures.cli import demo_data
     from fedmixtures.cli.console import say, understood
-    from fedmixtures.cli.folder import replace_demo, write_run
+    from fedmixtures.cli.fitting import replace_demo, write_run
 
     began = time.perf_counter()
     folder = replace_demo(out)
@@ -56,13 +56,13 @@ def _fit_all(task: Any, settings: Any) -> dict[str, tuple]:
     import dataclasses
 
     from fedmixtures.cli import demo_data
-    from fedmixtures.cli.session import baselines, fit_watched, scores_beside
+    from fedmixtures.cli.fitting import baselines, fit_watched, scores_beside
     from fedmixtures.estimators.resolve import resolve_method
 
     fits = {}
     for name in demo_data.present():
         one = dataclasses.replace(settings, method=name)
-        this = dataclasses.replace(task, method=resolve_method(name))
+        this = task.fitted_by(resolve_method(name))
         fits[name] = this, one, fit_watched(this, one)
     this, one, _ = fits[demo_data.shown()]
     beside = baselines(this, one)

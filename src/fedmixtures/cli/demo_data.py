@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmixtures.cli.prepare import Scale, Task
+from fedmixtures.cli.prepare import Task, posed
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.data.digits import digits_scenario
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import Scenario, shifted_blocks
 from fedmixtures.estimators import resolve
 from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
@@ -38,9 +39,9 @@ def build(data: str, seed: int) -> tuple[Task, FitSettings]:
         names = [f"{block}{i + 1}" for block in "abc" for i in range(5)]
         network, k = stochastic_blocks([5, 5, 5], 0.8, 0.2, seed=seed, labels=names), 5
     table, held = _table(scenario, names, data)
-    scale = Scale.of(table.rows, standardize=False)
     settings = FitSettings(data=(f"built-in {data}",), k=str(k), seed=seed)
-    return Task(table, held, scale, network, resolve.resolve_method("gtv-mmd"), k), settings
+    rows = NodeData.from_rows(table.rows, table.nodes)
+    return posed(table, rows, held, False, network, shown(), k), settings
 
 
 def _table(scenario: Scenario, names: list[str], title: str) -> tuple[Table, np.ndarray]:

@@ -162,6 +162,24 @@ def submit(
 
 
 @federate.command
+def explain(job: Path, *, site: Path) -> None:
+    """One page: what a job would release of a site, how often, to whom, under which rule.
+
+    Parameters
+    ----------
+    job
+        The job as TOML, from the researcher.
+    site
+        The site's own file, `local/fedmixtures.toml` of its kit.
+    """
+    from fedmixtures.federation.explain import explain as page
+    from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.node.site import SiteConfig
+
+    print(page(read_job(job), SiteConfig.load(site)), end="")
+
+
+@federate.command
 def status(*, kit: Path, user: str) -> None:
     """Which sites are connected and which round running jobs have reached.
 

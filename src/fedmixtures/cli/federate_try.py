@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.cli.console import say, understood
-from fedmixtures.cli.folder import write_run
+from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
 from fedmixtures.cli.prepare import Task, prepare
-from fedmixtures.cli.session import Fitted, Watch, baseline_scores
 from fedmixtures.cli.settings import FitSettings
-from fedmixtures.engine.solution import History, Status, Traffic
-from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
-from fedmixtures.estimators.resolve import resolve_components
+from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.node.program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
@@ -73,8 +70,8 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
     job = job_of(task, settings)
     folder = RunFolder.create(out)
     understood(task, settings)
-    rows, nodes = task.train
-    own = {name: rows[nodes == name] for name in task.labels}
+    train = task.problem.data
+    own = {name: train.of(i)[0] for i, name in enumerate(train.labels)}
     say("Making certificates and keys; starting a hub and the sites.")
     home = folder.path / "federation"
     machine = OneMachine(home, own, table.features, listener=ConsoleListener())
@@ -87,7 +84,7 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
         raise ValueError(
             f"{', '.join(silent)} released no model: fewer rows than the release gate asks for."
         )
-    fitted = as_fitted(task, settings, job, models, machine)
+    fitted = collected(task, settings, job, models, machine)
     scores, notes = baseline_scores(task, settings, fitted)
     left = "every site's log of what left it is in federation/sites/<site>/state/log.jsonl"
     content = write_run(folder, task, settings, fitted, scores, (*notes, left))
@@ -109,12 +106,7 @@ def made_up(n: int, seed: int) -> Table:
 
 def job_of(task: Task, settings: FitSettings) -> Job:
     """The job that fits this task between sites."""
-    from fedmixtures.data.node_data import NodeData
-
-    rows, nodes = task.train
-    data = NodeData.from_rows(rows, nodes)
-    components = resolve_components(task.components, data.labels)
-    network = task.network
+    data, components, network = task.problem.data, task.problem.n_components, task.network
     ends = zip(network.source, network.target, network.weight, strict=True)
     return make_job(
         task.method.bounded(data, components),
@@ -128,25 +120,13 @@ def job_of(task: Task, settings: FitSettings) -> Job:
     )
 
 
-def as_fitted(
+def collected(
     task: Task, settings: FitSettings, job: Job, models: dict[str, Mixture], machine: OneMachine
 ) -> Fitted:
     """What came back, as the report knows it. Losses stay at the sites, so none are shown."""
-    unknown = np.full(job.n_rounds + 1, np.nan)
-    model = NetworkGaussianMixture(
-        task.components, graph=task.network, method=task.method, n_rounds=settings.rounds
-    )
-    model._labelled, model.network_, model.certificate_ = True, task.network, None
-    model.converged_ = False  # losses and steps stay at the sites
-    model.n_features_in_ = len(task.table.features)
-    model.traffic_ = traffic(machine, job)
-    theta = Mixture.stack([models[name] for name in task.labels])
-    history = History(unknown, unknown, unknown, unknown)
-    model._adopt(task.labels, theta, history, Status.COMPLETED, job.n_rounds)
-    model.align_components()
-    scaled = model._theta
-    model._set_theta(task.scale.original(scaled))
-    return Fitted(model, scaled, Watch(task, None, None), ())
+    mixtures = {name: models[name] for name in task.labels}
+    solution = Solution.collected(mixtures, job.n_rounds, traffic(machine, job))
+    return as_fitted(task, settings, solution, Watch(task, None, None))
 
 
 def traffic(machine: OneMachine, job: Job) -> Traffic:

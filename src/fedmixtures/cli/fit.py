@@ -93,8 +93,13 @@ def fit(
     resume
         Run folder to go on with, exactly where it stopped.
     """
-    from fedmixtures.cli.devices import offer_cores
-    from fedmixtures.cli.settings import FitSettings, default_method, names, parse_options
+    from fedmixtures.cli.settings import (
+        FitSettings,
+        default_method,
+        names,
+        offer_cores,
+        parse_options,
+    )
     from fedmixtures.io.runs import RunFolder
 
     offer_cores()
@@ -132,18 +137,17 @@ def fit(
 def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
     from fedmixtures import _checks
-    from fedmixtures.cli.choose import choose_automatic
     from fedmixtures.cli.console import hint_scale, understood
-    from fedmixtures.cli.devices import chosen
-    from fedmixtures.cli.prepare import prepare
-    from fedmixtures.estimators.devices import resolve_devices
+    from fedmixtures.cli.prepare import choose_automatic, prepare
+    from fedmixtures.cli.settings import with_devices
+    from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.io.runs import RunFolder
     from fedmixtures.io.tables import read_table
 
     _checks.whole("--rounds", settings.rounds, minimum=0)
     table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
     task = prepare(settings, table)
-    settings = chosen(settings, len(task.labels))
+    settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)
     understood(task, settings)
@@ -174,8 +178,7 @@ def _go_on(folder: Any, settings: Any) -> None:
 def _work(folder: Any, task: Any, settings: Any, resume: bool = False) -> None:
     """Fit, compare with the baselines, write."""
     from fedmixtures.cli.console import say
-    from fedmixtures.cli.folder import write_run
-    from fedmixtures.cli.session import baseline_scores, fit_watched
+    from fedmixtures.cli.fitting import baseline_scores, fit_watched, write_run
 
     fitted = fit_watched(task, settings, folder, resume)
     for warning in fitted.warnings:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cyclopts import App
 
-# Command to module and the line `--help` shows: the modules, and with them JAX and scikit-learn,
+# Command to the line `--help` shows: the modules, and with them JAX and scikit-learn,
 # are imported only when the command runs. A command whose module is not there is not offered.
 COMMANDS = {
     "demo": "Fit a small built-in network and open the report: the first thing to try.",
@@ -23,6 +23,8 @@ COMMANDS = {
     "experiment": "Repeat an experiment by name.",
     "federate": "Run between silos.",
 }
+MODULES = {"predict": "finished", "report": "finished", "export": "finished", "methods": "compare"}
+"""Where a command is not in a module of its name."""
 HELP = """One Gaussian mixture per node, coupled over a graph.
 
 Rows stay where they are; nodes exchange model parameters with their neighbours.
@@ -46,9 +48,10 @@ def build_app(asked: str | None = None) -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, line in COMMANDS.items():
-        if importlib.util.find_spec(f"fedmixtures.cli.{name}") is not None:
+        module = f"fedmixtures.cli.{MODULES.get(name, name)}"
+        if importlib.util.find_spec(module) is not None:
             help_line = {} if name == asked else {"help": line}
-            app.command(f"fedmixtures.cli.{name}:{name}", name=name, **help_line)
+            app.command(f"{module}:{name}", name=name, **help_line)
     return app
 
 

@@ -1,4 +1,4 @@
-"""From settings to what runs: rows split and scaled, the network, the method, the components."""
+"""From settings to what runs: rows split and scaled, network, method, components, `auto`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures.cli.console import console, say
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.partition import holdout, rows_by_node
 from fedmixtures.estimators import resolve
+from fedmixtures.estimators.resolve import Problem
+from fedmixtures.estimators.selection import select_alpha, select_components
 from fedmixtures.graph.network import Network
 from fedmixtures.io.tables import Table
 from fedmixtures.io.tables_edges import read_counts, read_graph
@@ -57,50 +60,93 @@ class Scale:
 
 @dataclass(frozen=True)
 class Task:
-    """Everything a fit needs."""
+    """Everything a fit needs; rows are grouped by node once."""
 
     table: Table
+    data: NodeData
+    """All rows by node, in the units of the table."""
     held: np.ndarray
     """Which rows are held out."""
     scale: Scale
-    network: Network
-    method: Any
-    components: Any
+    problem: Problem
+    """What is solved: the other rows, as the fit sees them, with network, method, components."""
 
     @property
     def labels(self) -> tuple:
         """The nodes, in the order of all stacked arrays."""
-        return self.network.labels
+        return self.problem.network.labels
+
+    @property
+    def network(self) -> Network:
+        """Who listens to whom."""
+        return self.problem.network
+
+    @property
+    def method(self) -> Any:
+        """How nodes listen."""
+        return self.problem.method
+
+    @property
+    def components(self) -> Any:
+        """A number for all nodes, or one for each."""
+        numbers = self.problem.n_components
+        return (
+            numbers[0] if len(set(numbers)) == 1 else dict(zip(self.labels, numbers, strict=True))
+        )
 
     @cached_property
-    def rows(self) -> np.ndarray:
-        """All rows as the fit sees them."""
-        return self.scale.scaled(self.table.rows)
+    def test(self) -> NodeData | None:
+        """Held-out rows in the units of the table, if there are any."""
+        return self.data.subset(self.held) if self.held.any() else None
 
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows to fit, and their nodes."""
-        return self.rows[~self.held], self.table.nodes[~self.held]
+        """Rows to fit, as the fit sees them, and the label of each."""
+        data = self.problem.data
+        labels = np.empty(data.n_nodes, dtype=object)
+        labels[:] = data.labels
+        return data.rows, labels[data.node_index]
 
-    @property
-    def test(self) -> tuple[np.ndarray, np.ndarray]:
-        """Held-out rows, and their nodes."""
-        return self.rows[self.held], self.table.nodes[self.held]
+    def fitted_by(self, method: Any) -> Task:
+        """The same rows for another method; refused if it cannot take them."""
+        return dataclasses.replace(self, problem=self._changed(method=method))
+
+    def with_components(self, n_components: Any) -> Task:
+        """The same with other numbers of components."""
+        numbers = resolve.resolve_components(n_components, self.labels)
+        return dataclasses.replace(self, problem=self._changed(n_components=numbers))
+
+    def _changed(self, **what: Any) -> Problem:
+        return dataclasses.replace(self.problem, **what).checked()
 
 
 def prepare(settings: FitSettings, table: Table) -> Task:
     """Check everything that can be checked before the long work."""
-    labels = tuple(_checks.plain(label) for label in np.unique(table.nodes))
+    data = NodeData.from_rows(table.rows, table.nodes)
     method = choose_method(settings)
-    components = choose_components(settings, labels)
-    fewest = components if isinstance(components, Mapping) else dict.fromkeys(labels, components)
+    components = choose_components(settings, data.labels)
+    fewest = (
+        components if isinstance(components, Mapping) else dict.fromkeys(data.labels, components)
+    )
     held = hold_out(table.nodes, settings, fewest)
-    scale = Scale.of(table.rows[~held], settings.standardize)
-    graph = read_graph(settings.graph, labels, settings.allow_isolated)
-    train = NodeData.from_rows(scale.scaled(table.rows[~held]), table.nodes[~held])
-    network = resolve.resolve_graph(graph, train)
-    method.check([fewest[label] or 1 for label in labels], network)
-    return Task(table, held, scale, network, method, components)
+    graph = read_graph(settings.graph, data.labels, settings.allow_isolated)
+    return posed(table, data, held, settings.standardize, graph, method, components or 1)
+
+
+def posed(
+    table: Table,
+    data: NodeData,
+    held: np.ndarray,
+    standardize: bool,
+    graph: Any,
+    method: Any,
+    k: Any,
+) -> Task:
+    """The task of fitting all rows that are not held out."""
+    train = data.subset(~held)
+    scale = Scale.of(train.rows, standardize)
+    train = dataclasses.replace(train, rows=scale.scaled(train.rows))
+    return Task(table, data, held, scale, resolve.Problem.of(train, graph, method, k))
 
 
 def choose_method(settings: FitSettings) -> Any:
@@ -156,3 +202,61 @@ def _number(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{name} is {text!r}. Give a number, or auto.") from None
+
+
+def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    """The task and settings with numbers where there was `auto`, chosen on training rows alone."""
+    if settings.k == "auto":
+        task, settings = _components(task, settings)
+    if settings.alpha == "auto":
+        task, settings = _alpha(task, settings)
+    return task, settings
+
+
+def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    rows, nodes = task.train
+    with console.status("choosing k") as status:
+        found = select_components(
+            rows,
+            nodes,
+            method=task.method,
+            network=task.network,
+            random_state=settings.seed,
+            on_fit=lambda k: status.update(f"choosing k by BIC: {k}"),
+        )
+    numbers = found.n_components
+    distinct = sorted(set(numbers.values()))
+    k: Any = distinct[0] if len(distinct) == 1 else numbers
+    words = distinct[0] if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}, by node"
+    say(f"  k chosen by BIC on training rows: {words}")
+    if max(distinct) == max(found.candidates):
+        say(f"  (some nodes took the largest k tried, {max(found.candidates)})")
+    by_node = {} if len(distinct) == 1 else {str(label): n for label, n in numbers.items()}
+    text = str(k) if len(distinct) == 1 else "auto"
+    return task.with_components(k), dataclasses.replace(settings, k=text, components=by_node)
+
+
+def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    rows, nodes = task.train
+    with console.status("choosing alpha") as status:
+        found = select_alpha(
+            rows,
+            nodes,
+            graph=task.network,
+            n_components=task.components,
+            method=task.method,
+            n_rounds=settings.rounds,
+            random_state=settings.seed,
+            on_fit=lambda alpha, fold: status.update(
+                f"choosing alpha: {alpha:g}, fold {fold + 1} of 3"
+            ),
+        )
+    tried = ", ".join(
+        f"{alpha:g}: {score - task.scale.log_volume:.3f}"
+        for alpha, score in zip(found.alphas, found.scores, strict=True)
+    )
+    say(f"  alpha {found.alpha:g} chosen by held-out log-likelihood ({tried})")
+    if found.at_edge:
+        say("  (the largest alpha tried was the best: nodes may be alike enough to be pooled)")
+    settings = dataclasses.replace(settings, alpha=str(found.alpha))
+    return task.fitted_by(choose_method(settings)), settings

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from fedmixtures import _checks
+
+NODES_WORTH_SPREADING = 500
+"""From so many nodes on a second core saves more than it costs to set up."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class FitSettings:
     pooled: bool = True
     seed: int = 0
     devices: int | None = None
-    """Over how many the nodes are spread; None leaves the choice to `cli.devices`."""
+    """Over how many the nodes are spread; None leaves the choice to `with_devices`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the method, by name."""
     components: Mapping[str, int] = field(default_factory=dict)
@@ -92,3 +100,24 @@ def names(text: str | None) -> tuple[str, ...] | None:
     if not found:
         raise ValueError("a list of names is empty. Write a,b,c.")
     return found
+
+
+def offer_cores() -> None:
+    """Make every core of this machine a device of JAX; before anything else uses it."""
+    import jax
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with contextlib.suppress(RuntimeError):  # JAX runs already, with the devices it has
+        jax.config.update("jax_num_cpu_devices", cores or 1)
+
+
+def with_devices(settings: FitSettings, n_nodes: int) -> FitSettings:
+    """The settings with a number of devices: all for many nodes, else one."""
+    import jax
+
+    if settings.devices is not None:
+        _checks.whole("--devices", settings.devices)
+        return settings
+    return dataclasses.replace(
+        settings, devices=jax.device_count() if n_nodes >= NODES_WORTH_SPREADING else 1
+    )

@@ -83,6 +83,16 @@ class NodeData:
         span = slice(self.offsets[position], self.offsets[position + 1])
         return self.rows[span], self.row_weights[span]
 
+    def subset(self, keep: np.ndarray) -> NodeData:
+        """Some of the rows, chosen in the order they came in; a node without any is left out."""
+        inside = keep[self.source_index]
+        counts = np.bincount(self.node_index[inside], minlength=self.n_nodes)
+        labels = tuple(label for label, n in zip(self.labels, counts, strict=True) if n)
+        offsets = np.concatenate([[0], np.cumsum(counts[counts > 0])])
+        place = np.cumsum(keep) - 1
+        source = place[self.source_index[inside]].astype(self.source_index.dtype)
+        return NodeData(labels, self.rows[inside], self.row_weights[inside], offsets, source)
+
     def total_weights(self) -> np.ndarray:
         """Sum of the row weights of each node."""
         return np.add.reduceat(self.row_weights, self.offsets[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -9,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Levels, Method
+from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -162,7 +162,10 @@ class Shards:
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of a run: a failed fit is a value, not an exception."""
+    """The result of a run: a failed fit is a value, not an exception.
+
+    To show the mixtures in other units, ``dataclasses.replace(solution, theta=...)``.
+    """
 
     labels: tuple[Label, ...]
     theta: Mixture
@@ -179,15 +182,26 @@ class Solution:
     shards: Shards | None = None
     """How the network was spread over several devices."""
     converged: bool = False
-    """Whether no node's parameters changed by more than `Options.tol` in the last round."""
+    """Whether no node's parameters changed by more than `tol` in the last round."""
     levels: Levels | None = None
     """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
 
-    def explained(self, method: Method, network: Network) -> Solution:
-        """The same, with the account in the terms of the method."""
-        if self.account is None:
-            return self
-        return replace(self, account=method.explain(self.account, network))
+    @classmethod
+    def collected(
+        cls, mixtures: Mapping[Label, Mixture], n_rounds: int, traffic: Traffic
+    ) -> Solution:
+        """What nodes elsewhere have sent back; their losses stay with them, so none are known."""
+        unknown = np.full(n_rounds + 1, np.nan)
+        history = History(unknown, unknown, unknown, unknown)
+        theta = Mixture.stack(list(mixtures.values()))
+        return cls(tuple(mixtures), theta, history, Status.COMPLETED, n_rounds, "", None, traffic)
+
+    def changed(self, change: Callable[[Mixture], Mixture]) -> Solution:
+        """The same with all mixtures changed alike, say to other units."""
+        levels = self.levels
+        if levels is not None:
+            levels = replace(levels, theta=change(levels.theta))
+        return replace(self, theta=change(self.theta), levels=levels)
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

@@ -120,7 +120,7 @@ def solve(
             with precision(dtype):
                 around = without_edges(data.labels) if hub else network
                 solution = Run(program, data, around, theta, options).solution()
-    return solution.explained(method, network)
+    return solution
 
 
 def _components(n_components: Any, init: Any, data: NodeData, method: Method) -> list[int]:

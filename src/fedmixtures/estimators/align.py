@@ -9,6 +9,16 @@ from fedmixtures.graph.network import Network
 from fedmixtures.mixture.mixture import Mixture
 
 
+def aligned(theta: Mixture, network: Network) -> Mixture:
+    """The same mixtures, alike components under the same number at all nodes."""
+    orders = aligned_orders(theta, network)
+    parts = [
+        np.take_along_axis(part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1)
+        for part in theta.parts
+    ]
+    return Mixture(*parts)
+
+
 def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
     """For every node, the order of its components that matches its neighbours'.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,15 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.run.watch import Progress
-from fedmixtures.engine.solution import History, Solution
-from fedmixtures.engine.solve import solve
+from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.align import aligned_orders
-from fedmixtures.estimators.devices import resolve_devices
+from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.parameters import NestedParameters
+from fedmixtures.estimators.rows import warn_constant
 from fedmixtures.estimators.scoring import NodeScores
-from fedmixtures.estimators.tables import warn_constant
+from fedmixtures.estimators.trust import Trust
+from fedmixtures.graph.network import Network
 from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
-from fedmixtures.methods.trust_then_pool.account import Trust
-from fedmixtures.mixture.mixture import Mixture
 
 
 class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEstimator):
@@ -95,17 +94,18 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Bytes that left each node.
     network_ : Network
         The graph as it was used.
-    account_ : Account, Trust or None
-        What else the method has to tell, by node and by edge.
+    levels_ : Levels or None
+        Where a node's density is a weighed sum of several (own, group, everyone): their mixtures,
+        each node's weights and the evidence for them.
+    account_ : Account or None
+        What the method has to tell beside the mixtures: named arrays by node and by edge.
     trust_ : Trust or None
-        Which edges Trust-then-Pool trusted, by which test and on what evidence, and the groups it
-        found.
+        Who trusts whom and which groups there are, where the account tells of that.
+    solution_ : Solution
+        All of this as `fedmixtures.solve` returns it.
     shards_ : Shards or None
         How the nodes were spread over devices: edges cut, models that cross in a round.
     """
-
-    _on_chunk: Callable[[int, Mixture], Any] | None = None
-    """For the command line, which sets it: sees the mixtures of all nodes as rounds go by."""
 
     def __init__(
         self,
@@ -168,16 +168,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_constant(data, getattr(self, "feature_names_in_", None))
-        components = resolve.resolve_components(self.n_components, data.labels)
-        network = resolve.resolve_graph(self.graph, data)
-        method = resolve.resolve_method(self.method)
+        problem = resolve.Problem.of(data, self.graph, self.method, self.n_components)
         init = resolve.resolve_start(self.init)
-        how = self._settings(resume)
-        solution = solve(method, data, network, init, n_components=components, **how)
-        self._labelled = labels is not None
-        self.network_ = network
-        self.account_ = solution.account
-        return self._keep(solution)
+        solution = problem.solve(init, **self._settings(resume))
+        return self.adopt(solution, problem.network, labelled=labels is not None)
 
     def _settings(self, resume: str | Path | None) -> dict[str, Any]:
         """How to run, as `solve` takes it."""
@@ -196,7 +190,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             "resume": None if resume is None else read_checkpoint(resume),
             "keep_nodes": self.keep_node_history,
             "keep_interrupted": bool(self.keep_interrupted),
-            "devices": resolve_devices(self.devices),
+            "devices": resolve.resolve_devices(self.devices),
         }
 
     def _watch(self, progress: Progress) -> None:
@@ -204,36 +198,48 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         if self.on_round is not None:
             for record in progress.records:
                 self.on_round(record)
-        if self._on_chunk is not None and not progress.final:
-            self._on_chunk(progress.round, progress.theta)
         if self.checkpoint is not None and progress.round and not progress.final:
             write_checkpoint(self.checkpoint, progress.checkpoint)
 
-    def _keep(self, solution: Solution):
-        self.certificate_ = solution.certificate
-        self.traffic_ = solution.traffic
-        self.shards_ = solution.shards
-        self.converged_ = solution.converged
-        history, rounds = solution.history, solution.n_rounds
-        return self._adopt(solution.labels, solution.theta, history, solution.status, rounds)
+    def adopt(
+        self,
+        solution: Solution,
+        network: Network,
+        *,
+        labelled: bool = True,
+        feature_names: Sequence[str] | None = None,
+    ):
+        """Take over a solution made elsewhere: by `solve`, from a file, between silos.
 
-    def _adopt(self, labels: tuple, theta: Mixture, history: History, status: str, n_rounds: int):
-        """Take over the result of a fit, made just now or read from a file."""
-        self.nodes_ = _label_array(labels)
-        self._set_theta(theta)
-        self.history_ = history
-        self.status_ = str(status)
-        self.n_iter_ = n_rounds
-        self.lower_bounds_ = (-history.objective).tolist()
-        self.lower_bound_ = self.lower_bounds_[-1]
-        return self
-
-    def _set_theta(self, theta: Mixture) -> None:
-        self._theta = theta
-        labels = [_checks.plain(label) for label in self.nodes_]
-        self.mixtures_ = {label: theta.at(i).trimmed() for i, label in enumerate(labels)}
-        shown = theta if self._labelled else theta.at(0)
+        Parameters
+        ----------
+        solution
+            What a run gave back; kept as `solution_`.
+        network
+            The graph it ran on.
+        labelled
+            Whether rows come with node labels; without, the solution must have a single node.
+        feature_names
+            Names of the columns, if they have any.
+        """
+        if feature_names is not None:
+            self.feature_names_in_ = np.array(feature_names, dtype=object)
+        self.solution_, self.network_, self._labelled = solution, network, labelled
+        self.nodes_ = _label_array(solution.labels)
+        self.n_features_in_ = solution.theta.n_features
+        each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
+        self.mixtures_ = dict(zip(solution.labels, each, strict=True))
+        shown = solution.theta if labelled else solution.theta.at(0)
         self.weights_, self.means_, self.covariances_ = shown.parts
+        self.history_, self.status_ = solution.history, str(solution.status)
+        self.converged_, self.n_iter_ = solution.converged, solution.n_rounds
+        self.lower_bounds_ = (-solution.history.objective).tolist()
+        self.lower_bound_ = self.lower_bounds_[-1]
+        self.certificate_, self.traffic_ = solution.certificate, solution.traffic
+        self.shards_, self.levels_ = solution.shards, solution.levels
+        self.account_ = solution.account
+        self.trust_ = Trust.of(solution.account, network)
+        return self
 
     def fit_predict(
         self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None
@@ -241,22 +247,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """Fit, then the most probable component of every row."""
         return self.fit(X, y, nodes=nodes, sample_weight=sample_weight).predict(X, nodes=nodes)
 
-    @property
-    def trust_(self) -> Trust | None:
-        """The account of a method that decides whom to trust; None for others."""
-        account = getattr(self, "account_", None)
-        return account if isinstance(account, Trust) else None
-
     def align_components(self):
         """Give alike components the same number at all nodes; returns the estimator."""
         check_is_fitted(self)
-        orders = aligned_orders(self._theta, self.network_)
-        parts = [
-            np.take_along_axis(part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1)
-            for part in self._theta.parts
-        ]
-        self._set_theta(Mixture(*parts))
-        return self
+        theta = aligned(self.solution_.theta, self.network_)
+        solution = dataclasses.replace(self.solution_, theta=theta)
+        return self.adopt(solution, self.network_, labelled=self._labelled)
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted model as safetensors with a JSON header; `fedmixtures.load` reads it."""

@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmixtures.engine.solution import Certificate, FitWarning, History, Traffic
+from fedmixtures.engine.solution import (
+    Certificate,
+    FitWarning,
+    History,
+    Solution,
+    Status,
+    Traffic,
+)
 from fedmixtures.graph.network import Network
 from fedmixtures.io.arrays import read_arrays, write_arrays
 from fedmixtures.io.codec import UnknownType, decode, encode
-from fedmixtures.methods.base import Account
-from fedmixtures.methods.trust_then_pool.account import Trust
+from fedmixtures.methods.base import Account, Levels
+from fedmixtures.methods.registry import registered_classes
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
-FORMAT = 1
+FORMAT = 2
+PARTS = ("weights", "means", "covariances")
 FILE_NAME = "model.safetensors"
 BROKEN = (
     KeyError,
@@ -42,16 +50,21 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
 
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
-    network, history = model.network_, model.history_
-    parts = map(np.asarray, model._theta.parts)
-    arrays = dict(zip(("weights", "means", "covariances"), parts, strict=True))
-    arrays |= {"source": network.source, "target": network.target, "edge_weight": network.weight}
-    for field in dataclasses.fields(History):
-        values = getattr(history, field.name)
-        if values is not None:
-            arrays[f"history.{field.name}"] = values
+    network, solution = model.network_, model.solution_
+    arrays = {"source": network.source, "target": network.target, "edge_weight": network.weight}
+    arrays |= _named("", solution.theta)
+    arrays |= _fields("history.", solution.history)
+    header: dict[str, Any] = {}
+    if solution.levels is not None:
+        arrays |= _named("levels.", solution.levels.theta) | _fields("levels.", solution.levels)
+        header["levels"] = list(solution.levels.names)
+    if solution.account is not None:
+        for kind in ("nodes", "edges"):
+            for name, values in getattr(solution.account, kind).items():
+                arrays[f"account.{kind}.{name}"] = np.asarray(values)
+        header["account"] = True
     params = {k: v for k, v in model.get_params(deep=False).items() if k not in NOT_STORED}
-    header = {
+    header |= {
         "kind": "model",
         "format": FORMAT,
         "version": fedmixtures.__version__,
@@ -59,14 +72,30 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
         "labelled": model._labelled,
         "feature_names": encode(getattr(model, "feature_names_in_", None)),
         "params": {name: encode(value) for name, value in params.items()},
-        "status": model.status_,
-        "n_rounds": model.n_iter_,
-        "converged": model.converged_,
-        "certificate": encode(model.certificate_),
-        "traffic": encode(model.traffic_),
-        "account": encode(getattr(model, "account_", None)),
+        "status": str(solution.status),
+        "message": solution.message,
+        "n_rounds": solution.n_rounds,
+        "converged": solution.converged,
+        "certificate": encode(solution.certificate),
+        "traffic": encode(solution.traffic),
     }
     return write_arrays(path, arrays, header)
+
+
+def _named(prefix: str, theta: Mixture) -> dict[str, np.ndarray]:
+    """The parts of a stack of mixtures."""
+    return {f"{prefix}{name}": np.asarray(p) for name, p in zip(PARTS, theta.parts, strict=True)}
+
+
+def _fields(prefix: str, record: Any) -> dict[str, np.ndarray]:
+    """The arrays of a record."""
+    found = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    return {f"{prefix}of.{n}": v for n, v in found.items() if isinstance(v, np.ndarray)}
+
+
+def _below(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays whose names begin so, by the rest of their names."""
+    return {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)}
 
 
 def load(path: str | Path) -> NetworkGaussianMixture:
@@ -98,33 +127,39 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     model = NetworkGaussianMixture(**_params(header["params"]))
     labels = tuple(decode(header["labels"], {}))
     network = Network(labels, arrays["source"], arrays["target"], arrays["edge_weight"])
-    model.graph = model.network_ = network
-    model._labelled = header["labelled"]
+    theta = _mixture("", arrays)
     names = decode(header["feature_names"], {})
-    if names is not None:
-        model.feature_names_in_ = names.astype(object)
-    model.n_features_in_ = arrays["means"].shape[-1]
-    if len(arrays["weights"]) != len(labels):
-        raise ValueError(f"{len(labels)} labels for {len(arrays['weights'])} mixtures")
-    if names is not None and len(names) != model.n_features_in_:
-        raise ValueError(f"{len(names)} feature names for {model.n_features_in_} features")
-    stored = {f.name: f"history.{f.name}" for f in dataclasses.fields(History)}
-    history = {name: arrays[key] for name, key in stored.items() if key in arrays}
-    model._adopt(
+    if len(theta.weights) != len(labels):
+        raise ValueError(f"{len(labels)} labels for {len(theta.weights)} mixtures")
+    names = None if names is None else tuple(str(name) for name in names)
+    if names is not None and len(names) != theta.n_features:
+        raise ValueError(f"{len(names)} feature names for {theta.n_features} features")
+    levels = account = None
+    if "levels" in header:
+        of = _below("levels.of.", arrays)
+        levels = Levels(tuple(header["levels"]), _mixture("levels.", arrays), **of)
+    if "account" in header:
+        account = Account(_below("account.nodes.", arrays), _below("account.edges.", arrays))
+    records = {"Certificate": Certificate, "Traffic": Traffic}
+    solution = Solution(
         labels,
-        Mixture(arrays["weights"], arrays["means"], arrays["covariances"]),
-        History(**history),
-        header["status"],
+        theta,
+        History(**_below("history.of.", arrays)),
+        Status(header["status"]),
         header["n_rounds"],
+        header["message"],
+        decode(header["certificate"], records),
+        decode(header["traffic"], records),
+        account,
+        converged=header["converged"],
+        levels=levels,
     )
-    model.converged_ = bool(header.get("converged", False))
-    kinds = (Account, Certificate, Traffic, Trust)
-    records = {kind.__name__: kind for kind in kinds}
-    model.certificate_ = decode(header["certificate"], records)
-    model.shards_ = None
-    model.traffic_ = decode(header["traffic"], records)
-    model.account_ = decode(header.get("account"), records)
-    return model
+    model.graph = network
+    return model.adopt(solution, network, labelled=header["labelled"], feature_names=names)
+
+
+def _mixture(prefix: str, arrays: dict[str, np.ndarray]) -> Mixture:
+    return Mixture(*(arrays[f"{prefix}{name}"] for name in PARTS))
 
 
 def _params(stored: dict[str, Any]) -> dict[str, Any]:
@@ -144,9 +179,9 @@ def _params(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def _public_classes() -> dict[str, type]:
-    """Classes that settings may be made of: public dataclasses of this package."""
+    """Classes that settings may be made of: public dataclasses, and what is registered by name."""
     import fedmixtures
 
     found = {name: getattr(fedmixtures, name) for name in fedmixtures.__all__}
     is_record = lambda c: isinstance(c, type) and dataclasses.is_dataclass(c)
-    return {name: c for name, c in found.items() if is_record(c)}
+    return registered_classes() | {name: c for name, c in found.items() if is_record(c)}

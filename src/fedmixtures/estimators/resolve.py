@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._types import Label
+from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.solution import Solution
+from fedmixtures.engine.solve import solve
 from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
@@ -18,6 +22,33 @@ from fedmixtures.methods.base import Method
 from fedmixtures.methods.registry import METHODS
 
 STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows, graph, method and components that fit together: all that can be checked is."""
+
+    data: NodeData
+    network: Network
+    method: Method
+    n_components: list[int]
+
+    @classmethod
+    def of(cls, data: NodeData, graph: Any, method: Any, n_components: Any) -> Problem:
+        """From what a user wrote."""
+        components = resolve_components(n_components, data.labels)
+        network = resolve_graph(graph, data)
+        return cls(data, network, resolve_method(method), components).checked()
+
+    def checked(self) -> Problem:
+        """Itself, if the method takes it."""
+        self.method.check(self.n_components, self.network)
+        return self
+
+    def solve(self, init: Any = None, **how: Any) -> Solution:
+        """Run the method; the further settings are those of `fedmixtures.solve`."""
+        given = self.data, self.network, init
+        return solve(self.method, *given, n_components=self.n_components, **how)
 
 
 def resolve_method(method: Any) -> Method:
@@ -83,3 +114,27 @@ def resolve_seed(random_state: Any) -> int:
     from sklearn.utils import check_random_state
 
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def resolve_devices(devices: Any) -> tuple[Device, ...]:
+    """The devices meant by a number, by ``"all"`` or by themselves; none means JAX's default."""
+    if devices is None:
+        return ()
+    seen = jax.devices()
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        if not devices or not all(isinstance(device, jax.Device) for device in devices):
+            raise ValueError(
+                f'`devices` is {devices!r}. Give some of `jax.devices()`, a number, or "all".'
+            )
+        return tuple(devices)
+    if isinstance(devices, str):
+        _checks.one_of("devices", devices, ("all",))
+        return tuple(seen)
+    _checks.whole("devices", devices)
+    if devices > len(seen):
+        raise ValueError(
+            f"`devices` is {devices}, but JAX sees {len(seen)} ({seen[0].platform}). Ask for at "
+            f"most {len(seen)}; to use so many cores of a CPU, set the environment variable "
+            f"JAX_NUM_CPU_DEVICES={devices} before Python starts."
+        )
+    return tuple(seen[:devices])

@@ -1,4 +1,11 @@
-"""What a fitted network says about rows: densities, assignments, criteria, samples."""
+r"""What a fitted network says about rows: densities, assignments, criteria, samples.
+
+A node has *clusters*, those of its mixture in `Solution.theta`, and a *density*. The density is
+that of the same mixture, unless the method has found several levels (`Solution.levels`: own, group,
+everyone, ...): then it is their weighed sum $p_i(x) = \sum_l w_{il} p_{il}(x)$. All that scores
+asks `log_densities`, all that assigns asks `log_joints`. A method whose outcome has levels needs
+nothing else: scoring, saving and loading, `node(label, level=...)` and export work from there.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +20,75 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
-from fedmixtures.estimators.tables import check_finite, split_nodes, text_column
+from fedmixtures.estimators.rows import check_finite, split_nodes, text_column
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.mixture.mixture import Mixture
 
+DENSITY = "density"
+"""The level that is all levels together, weighed."""
+
+
+def log_joints(solution: Solution, data: NodeData) -> np.ndarray:
+    """Log of weight times density of every cluster, (rows, k), in the order the rows came in."""
+    return log_joint_rows(solution.theta.at(_places(solution, data)), data)
+
+
+def log_densities(solution: Solution, data: NodeData) -> np.ndarray:
+    """Log-density of every row under its node's model, in the order the rows came in."""
+    if solution.levels is None:
+        return np.logaddexp.reduce(log_joints(solution, data), axis=1)
+    places, levels = _places(solution, data), solution.levels
+    with np.errstate(divide="ignore"):  # a level may have no weight at a node
+        weight = np.log(levels.weights[places])
+    total = np.full(len(data.rows), -np.inf)
+    node = np.empty(len(data.rows), dtype=np.int64)
+    node[data.source_index] = data.node_index
+    for number in range(len(levels.names)):
+        joint = log_joint_rows(levels.theta.at(number).at(places), data)
+        total = np.logaddexp(total, np.logaddexp.reduce(joint, axis=1) + weight[node, number])
+    return total
+
+
+def mixture_at(solution: Solution, label: Label, level: str | None = None) -> Mixture:
+    """A node's clusters, one of its levels, or all of them weighed, as one mixture."""
+    label = _checks.plain(label)
+    if label not in solution.labels:
+        raise ValueError(
+            f"there is no node {label!r}. Known nodes are {_checks.listed(solution.labels)}."
+        )
+    place, levels = solution.labels.index(label), solution.levels
+    if level is not None:
+        _checks.one_of("level", level, (*(levels.names if levels else ()), DENSITY))
+    if levels is None or level is None:
+        return solution.theta.at(place).trimmed()
+    if level != DENSITY:
+        return levels.theta.at(levels.names.index(level)).at(place).trimmed()
+    each = [levels.theta.at(number).at(place) for number in range(len(levels.names))]
+    weights = [w * one.weights for w, one in zip(levels.weights[place], each, strict=True)]
+    parts = [np.concatenate([one.parts[i] for one in each]) for i in (1, 2)]
+    return Mixture(np.concatenate(weights), *parts).trimmed()
+
+
+def _places(solution: Solution, data: NodeData) -> np.ndarray:
+    """Where the nodes of these rows stand among the fitted ones."""
+    known = {label: i for i, label in enumerate(solution.labels)}
+    unknown = [label for label in data.labels if label not in known]
+    if unknown:
+        raise ValueError(
+            f"`nodes` names {_checks.listed(unknown)}, which the model was not fitted on. "
+            f"Known nodes are {_checks.listed(known)}."
+        )
+    return np.array([known[label] for label in data.labels])
+
 
 class NodeScores:
-    """The half of the estimator that needs only mixtures by node and how rows are read."""
+    """The half of the estimator that needs only a solution and how rows are read."""
 
     random_state: Any
-    nodes_: np.ndarray
-    mixtures_: dict[Label, Mixture]
-    _theta: Mixture
+    solution_: Solution
     _labelled: bool
 
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
@@ -45,7 +107,8 @@ class NodeScores:
         check_finite(X, labels, getattr(self, "feature_names_in_", None))
         return X, labels
 
-    def _log_joint(self, X: Any, nodes: Any) -> tuple[np.ndarray, NodeData]:
+    def _grouped(self, X: Any, nodes: Any) -> NodeData:
+        """Rows to be scored, by node."""
         check_is_fitted(self)
         X, labels = self._read(X, nodes, reset=False)
         if self._labelled and labels is None:
@@ -54,20 +117,11 @@ class NodeScores:
             )
         if not self._labelled and labels is not None:
             raise ValueError("`nodes` was given, but the model was fitted without. Leave it out.")
-        data = NodeData.from_rows(X, labels)
-        known = {_checks.plain(label): i for i, label in enumerate(self.nodes_)}
-        unknown = [label for label in data.labels if label not in known]
-        if unknown:
-            raise ValueError(
-                f"`nodes` names {_checks.listed(unknown)}, which the model was not fitted on. "
-                f"Known nodes are {_checks.listed(known)}."
-            )
-        theta = self._theta.at(np.array([known[label] for label in data.labels]))
-        return log_joint_rows(theta, data), data
+        return NodeData.from_rows(X, labels)
 
     def score_samples(self, X: Any, nodes: Any = None) -> np.ndarray:
-        """Log-density of every row under its node's mixture."""
-        return np.logaddexp.reduce(self._log_joint(X, nodes)[0], axis=1)
+        """Log-density of every row at its node: of the node's mixture, or of its levels weighed."""
+        return log_densities(self.solution_, self._grouped(X, nodes))
 
     def score(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density over rows."""
@@ -76,24 +130,31 @@ class NodeScores:
 
     def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Most probable component of every row, in the numbering of its node."""
-        return first_greatest(self._log_joint(X, nodes)[0], scale=1.0)
+        return assigned(log_joints(self.solution_, self._grouped(X, nodes)))
 
     def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Probability of every component for every row."""
-        joint = self._log_joint(X, nodes)[0]
-        return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+        return probabilities(log_joints(self.solution_, self._grouped(X, nodes)))
 
     def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows and their components: `n_samples` from the node `nodes`, or from every node.
 
-        Rows come node after node, in the order of `nodes_`.
+        Rows come node after node, in the order of `nodes_`. Where a node has several levels, they
+        are drawn from its density, and the component is the most probable one.
         """
         check_is_fitted(self)
         _checks.whole("n_samples", n_samples)
-        chosen = list(self.mixtures_) if nodes is None else [nodes]
+        solution = self.solution_
         seed = resolve.resolve_seed(self.random_state)
-        draws = [self._mixture(x).sample(n_samples, node_seed(seed, x)) for x in chosen]
-        return np.concatenate([x for x, _ in draws]), np.concatenate([c for _, c in draws])
+        rows, components = [], []
+        for label in solution.labels if nodes is None else [nodes]:
+            density = mixture_at(solution, label, DENSITY)
+            x, component = density.sample(n_samples, node_seed(seed, label))
+            if solution.levels is not None:
+                component = first_greatest(mixture_at(solution, label).responsibilities(x))
+            rows.append(x)
+            components.append(component)
+        return np.concatenate(rows), np.concatenate(components)
 
     def bic(self, X: Any, nodes: Any = None) -> float:
         """Bayesian information criterion, summed over nodes; lower is better."""
@@ -103,24 +164,36 @@ class NodeScores:
         """Akaike information criterion, summed over nodes; lower is better."""
         return self._criterion(X, nodes, lambda rows: 2.0)
 
-    def _criterion(self, X: Any, nodes: Any, price: Callable[[int], float]) -> float:
-        joint, data = self._log_joint(X, nodes)
+    def _criterion(self, X: Any, nodes: Any, price: Callable[[np.ndarray], Any]) -> float:
+        """Of the clusters: a density of several levels has no number of parameters of its own."""
+        data = self._grouped(X, nodes)
+        k = (self.solution_.theta.weights[_places(self.solution_, data)] > 0).sum(1)
         d = data.n_features
-        penalty = 0.0
-        for label, rows in zip(data.labels, data.counts, strict=True):
-            k = self._mixture(label).n_components
-            penalty += (k * (1 + d + d * (d + 1) / 2) - 1) * price(rows)
-        return float(-2 * np.logaddexp.reduce(joint, axis=1).sum() + penalty)
+        free = k * (1 + d + d * (d + 1) / 2) - 1
+        joint = log_joints(self.solution_, data)
+        fit = np.logaddexp.reduce(joint, axis=1).sum()
+        return float(-2 * fit + (free * price(data.counts)).sum())
 
-    def node(self, label: Label):
-        """One node's mixture as a fitted scikit-learn `GaussianMixture`."""
+    def node(self, label: Label, level: str | None = None):
+        """One node's mixture as a fitted scikit-learn `GaussianMixture`.
+
+        Parameters
+        ----------
+        label
+            The node.
+        level : str or None
+            None: its clusters, what `predict` assigns to. A name of `levels_.names`: that level.
+            ``"density"``: what `score_samples` scores, all levels weighed.
+        """
         check_is_fitted(self)
-        return to_sklearn(self._mixture(label))
+        return to_sklearn(mixture_at(self.solution_, label, level))
 
-    def _mixture(self, label: Label) -> Mixture:
-        label = _checks.plain(label)
-        if label not in self.mixtures_:
-            raise ValueError(
-                f"there is no node {label!r}. Known nodes are {_checks.listed(self.mixtures_)}."
-            )
-        return self.mixtures_[label]
+
+def assigned(joint: np.ndarray) -> np.ndarray:
+    """The most probable component of every row; of equals up to rounding the first."""
+    return first_greatest(joint, scale=1.0)
+
+
+def probabilities(joint: np.ndarray) -> np.ndarray:
+    """Probability of every component given every row."""
+    return np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))

@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.linear import UNROLLED
 from fedmixtures.mixture.mixture import Mixture
 
@@ -48,7 +49,7 @@ class jit:
         return self._jitted(args).lower(*args, **kwargs)
 
     def _jitted(self, args: tuple) -> Any:
-        on_cpu = jax.default_backend() == "cpu"
+        on_cpu = dispatch.on_cpu()
         quick = _few_features(args) if on_cpu and self._quick is None else self._quick
         kind = on_cpu, bool(quick)
         if kind not in self._of_kind:

@@ -37,6 +37,11 @@ def on_gpu() -> bool:
     return jax.default_backend() in ("gpu", "cuda")
 
 
+def on_cpu() -> bool:
+    """Whether programs are about to run on a CPU, for which the compiler has options."""
+    return jax.default_backend() == "cpu"
+
+
 def most_in_a_block() -> tuple[int, int]:
     """Nodes and rows that a block holds here, at most."""
     return (GPU_NODES, GPU_ROWS) if on_gpu() else (BLOCK_NODES, BLOCK_ROWS)
@@ -108,6 +113,25 @@ def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistic
     return jax.lax.scan(add, first, rest)[0]
 
 
+def tile_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
+    """`moments.plain_statistics` of many short stretches of rows, in a form that compiles quickly.
+
+    Two features, k = 5: 0.6 s to compile against 1.4 s of `unrolled`, equally fast. Eight features:
+    0.9 s against 2.1 s of `rows_last`, a quarter faster.
+    """
+    if _likelihood_on_gpu(theta):
+        from fedmixtures.kernels.gpu.likelihood import statistics_gpu
+
+        return statistics_gpu(theta, rows, row_weights)
+    few = theta.n_features <= 3 and not on_gpu()
+    return (likelihood.rows_last if few else plain_statistics)(theta, rows, row_weights)
+
+
+def most_tiles() -> int:
+    """Tiles of rows in one call: what a CPU's cache or a GPU's memory holds."""
+    return 1 << 16 if on_gpu() else 1 << 8
+
+
 def nll_and_gradient(
     theta: Mixture, rows: Rows, row_weights: RowWeights
 ) -> tuple[PerNode, Mixture]:
@@ -160,7 +184,7 @@ def drawn_points(own: Mixture, neighbours: Mixture, keys: SlotKeys, weight: PerS
 
         if passes(trial, k, d, own.means.dtype):
             return drawn_points_gpu(neighbours, keys, weight, n)
-    return drawing.drawn_points(neighbours, keys, weight, n)
+    return drawing.draw_points(neighbours, keys, weight, n)
 
 
 def weighted_points(points, weights, constants, weight: PerSlot) -> drawing.NeighbourRows:

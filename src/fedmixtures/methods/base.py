@@ -147,11 +147,6 @@ class Method(eqx.Module):
         del weighted_degree
         return "Look at the rows of that node."
 
-    def explain(self, account: Account, network: Network) -> Any:
-        """The account of a run in the terms of the method; by default as it is."""
-        del network
-        return account
-
 
 class NodeRows(eqx.Module):
     """What the nodes of a block hold and never send; an engine stacks blocks in front."""
@@ -299,6 +294,15 @@ class Levels:
     prequential: np.ndarray
     """(nodes, 1 + levels) total log-loss of own rows, each foretold from the rows before it: of the
     weighed levels, then of each level alone. The first is at most any other plus ``ln(levels)``."""
+
+    @property
+    def density(self) -> Mixture:
+        """The weighed density of every node as one mixture of all components of all levels."""
+        weights, means, covariances = (np.swapaxes(part, 0, 1) for part in self.theta.parts)
+        joined = lambda part: part.reshape(len(part), -1, *part.shape[3:])
+        return Mixture(
+            joined(weights * self.weights[..., None]), joined(means), joined(covariances)
+        )
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class GTVMin(NodeProgram):
         if feasible is None:
             feasible = FeasibleSet.around(data.rows, most, data.row_weights)
         feasible.check_components(most)
-        return dataclasses.replace(self, feasible=feasible)
+        return self if self.feasible else dataclasses.replace(self, feasible=feasible)
 
     @property
     def bounds(self) -> FeasibleSet | None:

@@ -24,8 +24,8 @@ class ShapePrior(eqx.Module):
     grow and needs no tuning to the scale of the features.
     """
 
-    strength: float = 8.0
-    """$\nu$, in rows."""
+    strength: float | Array = 8.0
+    r"""$\nu$, in rows; inside a program also one for each node, (nodes, 1, 1, 1)."""
     extra_mass: float = 1.0
     """$a_0$, in rows."""
 

@@ -52,6 +52,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
         "history": _history(found),
         "certificate": _certificate(found.certificate),
         "components": _components(found),
+        "levels": _levels(found.levels),
         "traffic": _traffic(found),
         "rounds": rounds,
         "views": _views(found, thetas, include_rows),
@@ -91,19 +92,32 @@ def _edges(found: Findings, distance, closeness, bound, name: str) -> dict[str, 
         "weight": _numbers(network.weight[shown]),
         "discrepancy": _numbers(distance[shown]),
         "closeness": np.round(closeness[shown], 3).tolist(),
-        "trusted": None if found.trust is None else _evidence(found.trust, shown),
+        "trusted": None if found.trust is None else found.trust.trusted[shown].tolist(),
+        "evidence": _evidence(found.trust, shown),
         "n_trusted": None if found.trust is None else int(found.trust.trusted.sum()),
-        "n_apart": None if found.trust is None else int((found.trust.kept != "pooled").sum()),
         "total": network.n_edges,
         "name": name,
         "bound": bound,
     }
 
 
-def _evidence(trust: Any, shown: np.ndarray) -> list[list]:
-    """Per edge: trusted or not, the test each end listened by, the smaller p-value of the two."""
-    columns = zip(trust.trusted[shown], trust.test[shown], trust.p_value[shown], strict=True)
-    return [[bool(ok), *test.tolist(), _numbers([p.min()])[0]] for ok, test, p in columns]
+def _evidence(trust: Any, shown: np.ndarray) -> dict[str, list]:
+    """What else the account tells of edges: a number seen from each end."""
+    arrays = {} if trust is None else trust.account.edges
+    plain = {n: v for n, v in arrays.items() if v.ndim == 2 and v.dtype.kind == "f"}
+    return {name: [_numbers(pair) for pair in values[shown]] for name, values in plain.items()}
+
+
+def _levels(levels: Any) -> dict[str, Any] | None:
+    """How much each level counts at each node, and on average."""
+    if levels is None:
+        return None
+    return {
+        "names": list(levels.names),
+        "weights": [_numbers(of_node) for of_node in levels.weights],
+        "mean": _numbers(levels.weights.mean(0)),
+        "heaviest": np.bincount(levels.weights.argmax(1), minlength=len(levels.names)).tolist(),
+    }
 
 
 def _closeness(distance: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import Certificate, History
 from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.scores import Scores
 
@@ -33,6 +34,8 @@ class Findings:
     certificate: Certificate | None = None
     converged: bool = False
     traffic: Any = None
+    levels: Levels | None = None
+    """Where a node's density is a weighed sum of several."""
     trust: Any = None
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -130,9 +130,8 @@
   // What is known of an edge: how far apart its ends are, or whether they trust each other and why.
   function edgeWords(e, discrepancy) {
     if (!edges.trusted) return ` differs by ${discrepancy === null ? "–" : discrepancy.toPrecision(2)}`;
-    const [trusted, one, other, p] = edges.trusted[e];
-    const reason = p !== null && p < 0.001 ? `evidence against, p ${p.toExponential(0)}` : one === other ? one : `${one}, ${other}`;
-    return trusted ? ` trusted (${reason})` : ` not trusted (${reason})`;
+    const told = Object.entries(edges.evidence).map(([name, of]) => `${name} ${of[e].map((v) => number(v, 2)).join(" and ")}`);
+    return ` ${edges.trusted[e] ? "trusted" : "not trusted"}${told.length ? ` (${told.join("; ")})` : ""}`;
   }
 
   function words(i) {
@@ -140,6 +139,10 @@
     if (nodes.gain[i] !== null) {
       const verdict = nodes.verdict[i] === 0 ? "may be chance" : nodes.verdict[i] > 0 ? "gained" : "lost";
       parts.push(`Held-out log-likelihood ${number(nodes.local[i])} with own data, ${number(nodes.network[i])} with neighbours: ${signed(nodes.gain[i])} (${verdict}).`);
+    }
+    if (content.levels) {
+      const weights = content.levels.weights[i].map((w, l) => `${content.levels.names[l]} ${Math.round(100 * w)}%`);
+      parts.push(`Its density: ${weights.join(", ")}.`);
     }
     if (nodes.rows[i] < 10) parts.push("Too few rows to show a density.");
     return parts.join(" ");

@@ -7,7 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedmixtures.engine.run.runner import Groups, Runner, over_blocks, repeated, table, tree_bytes
+from fedmixtures.engine.run.runner import (
+    BlockGroups,
+    Runner,
+    over_blocks,
+    repeated,
+    table,
+    tree_bytes,
+)
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import HubProgram
@@ -45,7 +52,7 @@ class HubRunner(Runner[HubProgram]):
 
 
 @jit_in_order
-def _start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_state: Any):
+def _start(program: HubProgram, groups: BlockGroups, thetas: tuple, shared: Any, hub_state: Any):
     states = tuple(
         over_blocks(lambda theta, data: program.start(theta, shared, data), theta, group.data)
         for group, theta in zip(groups, thetas, strict=True)
@@ -54,21 +61,21 @@ def _start(program: HubProgram, groups: Groups, thetas: tuple, shared: Any, hub_
 
 
 @jit_in_order
-def _run_rounds(program, groups: Groups, states: HubStates, first, n_rounds, capacity: int):
+def _run_rounds(program, groups: BlockGroups, states: HubStates, first, n_rounds, capacity: int):
     # Nothing here is random, so the number of a round plays no part.
     one_round = lambda states, t: _round(program, groups, states)
     return repeated(one_round, groups, states, first, n_rounds, capacity)
 
 
 @jit_in_order
-def _results(program: HubProgram, groups: Groups, states: HubStates) -> tuple[Mixture, ...]:
+def _results(program: HubProgram, groups: BlockGroups, states: HubStates) -> tuple[Mixture, ...]:
     return tuple(
         over_blocks(program.result, state, group.data)
         for group, state in zip(groups, states[0], strict=True)
     )
 
 
-def _round(program: HubProgram, groups: Groups, states: HubStates):
+def _round(program: HubProgram, groups: BlockGroups, states: HubStates):
     """All nodes to the hub, the hub to all nodes."""
     nodes, hub_state = states
     uploads = [
@@ -90,7 +97,7 @@ def _round(program: HubProgram, groups: Groups, states: HubStates):
     return after, tuple(info for _, info in stepped)
 
 
-def message_bytes(program: HubProgram, groups: Groups, states: HubStates) -> tuple[int, int]:
+def message_bytes(program: HubProgram, groups: BlockGroups, states: HubStates) -> tuple[int, int]:
     """Bytes of what one node sends in a round, and of the hub's reply to it."""
     first = lambda tree: jax.tree.map(lambda part: part[0], tree)
     state, data = first(states[0][0]), first(groups[0].data)

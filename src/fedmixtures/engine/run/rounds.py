@@ -12,7 +12,7 @@ import jax.random as jr
 from fedmixtures.engine.layout.filling import Group
 from fedmixtures.engine.run.accounts import account_of_groups
 from fedmixtures.engine.run.runner import (
-    Groups,
+    BlockGroups,
     Runner,
     over_blocks,
     repeated,
@@ -70,12 +70,12 @@ class NeighbourRunner(Runner[NodeProgram]):
 
 
 @jit
-def start(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
+def start(program: NodeProgram, groups: BlockGroups, thetas: tuple) -> States:
     """States before the first round."""
     return starting_states(program, groups, thetas)
 
 
-def starting_states(program: NodeProgram, groups: Groups, thetas: tuple) -> States:
+def starting_states(program: NodeProgram, groups: BlockGroups, thetas: tuple) -> States:
     """The same, for whoever compiles it with more."""
 
     def begin(theta, group: Group):
@@ -88,14 +88,14 @@ def starting_states(program: NodeProgram, groups: Groups, thetas: tuple) -> Stat
 
 
 @jit
-def run_rounds(program, groups: Groups, states: States, first, n_rounds, capacity: int):
+def run_rounds(program, groups: BlockGroups, states: States, first, n_rounds, capacity: int):
     """Rounds as `Runner.run` has them, all on one device."""
     return many_rounds(program, groups, states, first, n_rounds, capacity)
 
 
 def many_rounds(
     program: NodeProgram,
-    groups: Groups,
+    groups: BlockGroups,
     states: States,
     first: jax.Array,
     n_rounds: jax.Array,
@@ -108,12 +108,14 @@ def many_rounds(
 
 
 @jit
-def ask(question: str, program: NodeProgram, groups: Groups, states: States) -> tuple[Any, ...]:
+def ask(
+    question: str, program: NodeProgram, groups: BlockGroups, states: States
+) -> tuple[Any, ...]:
     """What the program answers, by its method of that name, for the nodes of every group."""
     return answers(question, program, groups, states)
 
 
-def answers(question: str, program: NodeProgram, groups: Groups, states: States):
+def answers(question: str, program: NodeProgram, groups: BlockGroups, states: States):
     """The same, for whoever compiles it with more."""
     return tuple(
         over_blocks(getattr(program, question), state, group.data)
@@ -121,7 +123,7 @@ def answers(question: str, program: NodeProgram, groups: Groups, states: States)
     )
 
 
-def _round(program: NodeProgram, groups: Groups, states: States, t: jax.Array, relay: Relay):
+def _round(program: NodeProgram, groups: BlockGroups, states: States, t: jax.Array, relay: Relay):
     """Exchange messages, then one step of every block."""
 
     def send(state, weight):
@@ -150,7 +152,7 @@ def step(program: NodeProgram, state: Any, inbox: Inbox, group: Group, t: jax.Ar
     return program.step(state, inbox, group.data, keys)
 
 
-def message_bytes(program: NodeProgram, groups: Groups, states: States) -> int:
+def message_bytes(program: NodeProgram, groups: BlockGroups, states: States) -> int:
     """Bytes of what one node sends to one neighbour in a round."""
     state, group = states[0], groups[0]
     first = lambda tree: jax.tree.map(

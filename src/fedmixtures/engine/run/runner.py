@@ -18,7 +18,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Account, HubProgram, Info, Method, NodeProgram, Prepared
 from fedmixtures.mixture.mixture import Mixture
 
-Groups = tuple[Group, ...]
+BlockGroups = tuple[Group, ...]
 M = TypeVar("M", bound=Method)
 P = TypeVar("P", NodeProgram, HubProgram)
 
@@ -131,7 +131,7 @@ def gather(per_group: tuple, layout: Layout) -> Any:
     return jax.tree.map(join, *per_group)
 
 
-def repeated(one_round, groups: Groups, states, first, n_rounds, capacity: int):
+def repeated(one_round, groups: BlockGroups, states, first, n_rounds, capacity: int):
     """Round after round in one compiled loop, with a record of what each of them showed."""
     dtype = groups[0].weight.dtype
     per_node = [jnp.zeros((capacity, *group.weight.shape[:2]), dtype) for group in groups]

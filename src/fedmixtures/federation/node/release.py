@@ -43,7 +43,7 @@ class ReleasePoint:
         self.site, self.key, self.roster = site, key, roster
         self.gate, self.releases, self.secret = gate, releases, secret
 
-    def passed(self, message: Message, session: Session) -> Release:
+    def passed(self, message: object, session: Session) -> Release:
         """The message as far as its rule lets it through."""
         rule = RULES.get(type(message))
         if rule is None:

@@ -20,9 +20,11 @@ from fedmixtures._types import Array, PerNode, PerSlot
 from fedmixtures.mixture.linear import UNROLLED
 from fedmixtures.mixture.mixture import Mixture
 
-WRITTEN_OUT, SUBSETS = 6, 10
+WRITTEN_OUT, SUBSETS = 6, 8
 """Up to so many components the matching is found over all subsets, k 2^(k-1) additions: written out
-one by one (no table look-ups, so that a whole block is one vector loop), or over tables."""
+one by one (no table look-ups, so that a whole block is one vector loop), or over tables. Beyond,
+optax's Hungarian algorithm. In ms on a CPU core: 1280 pairs of 5 components 0.3 written out, 0.6 by
+tables, 1.4 by optax; 1000 pairs of 8 components 2.1 by tables, 3.7 by optax; of 10 141 and 10."""
 CHUNK = 512
 """Pairs matched at a time where it is written out."""
 BITS = 3

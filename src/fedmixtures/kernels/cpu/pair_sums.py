@@ -3,6 +3,13 @@ r"""The sums behind the MMD gradient, over all pairs of own components and atoms
 For a pair with $\Delta = \mu_c - \mu_a$, $S = \Sigma_c + \Sigma_a + \sigma^2 I$, $g$ of eq. (5) and
 $v = S^{-1}\Delta$: $\partial g/\partial\mu_c = -g v$, $\partial g/\partial\Sigma_c = \frac12 g
 (vv^\top - S^{-1})$.
+
+A form for each case, in ms for blocks of 1,280 edges between mixtures of 5 components, with 4
+bandwidths and 2 features, on one CPU core: written out 0.9 (1.0 without the closed form of two by
+two matrices), by elimination 7.7, by factorisation 27, by automatic differentiation of eq. (5) 26.
+With 10 components, 10 features and 100 edges: by elimination 19, by factorisation 70. On a GPU
+(H200, float64) with 12 features, 5 components and 10,000 edges: by factorisation 33, by elimination
+790.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerNode, PerSlot, SlotKeys
-from fedmixtures.kernels.cpu.drawing import drawn_points
+from fedmixtures.kernels.cpu.drawing import draw_points
 from fedmixtures.kernels.gpu import tiles
 from fedmixtures.kernels.gpu.likelihood import GpuRows, factor_and_constant, nll_gpu, square
 from fedmixtures.kernels.gpu.tiles import TILE
@@ -88,7 +88,7 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
         return drawn.pull(own, interpret)
 
     def plain(own, neighbours, bits, weight):
-        drawn = drawn_points(neighbours, jr.wrap_key_data(bits), weight, n)
+        drawn = draw_points(neighbours, jr.wrap_key_data(bits), weight, n)
         rows, row_weights = drawn.points.reshape(TILE, -1, d), drawn.row_weights.reshape(TILE, -1)
         s = plain_statistics(own, rows, row_weights)
         return drawn.constant - s.log_likelihood, plain_gradient(own, s)

@@ -11,7 +11,7 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.compared.em_fits import EMFits, Task
+from fedmixtures.methods.compared.em_fits import EMFits, OneFit
 from fedmixtures.mixture.mixture import Mixture
 
 POOL = "all nodes together"
@@ -61,7 +61,9 @@ class Centralized(EMFits):
     ) -> Outcome:
         """One fit of the pooled rows; a given start is that of the first node."""
         start = None if theta is None else theta.at(0).trimmed()
-        fits = self.fit_all([Task(POOL, data.rows, data.row_weights, n_components[0], seed, start)])
+        fits = self.fit_all(
+            [OneFit(POOL, data.rows, data.row_weights, n_components[0], seed, start)]
+        )
         weighted = not (data.row_weights == 1).all()
         sent = data.counts * (data.n_features + weighted)
         model = fits.mixtures[0]

@@ -13,7 +13,7 @@ One exchange per round. The method presumes that component c means the same at e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -38,7 +38,7 @@ from fedmixtures.methods.base import (
     shown,
     squared_distance,
 )
-from fedmixtures.methods.compared.pooling import check_em, weights_of
+from fedmixtures.methods.compared.pooling import check_em, like, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
@@ -47,10 +47,9 @@ from fedmixtures.mixture.moments import Statistics
 
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e30
 """Bounds on eigenvalues: what a filter has mixed need not be a covariance."""
-FILTERS = ("lowpass", "average", "tracking")
 
 
-class Moments(eqx.Module):
+class OriginMoments(eqx.Module):
     """Share, first and second moment of every component, per row and about the origin."""
 
     mass: Float[Array, "*nodes k"]
@@ -62,9 +61,9 @@ class FilterState(eqx.Module):
     """State of a node."""
 
     theta: Mixture
-    own: Moments
+    own: OriginMoments
     """u: the E-step under `theta`."""
-    mixed: Moments
+    mixed: OriginMoments
     """x: the state of the filter."""
     loss: PerNode
 
@@ -87,12 +86,6 @@ class ConsensusEM(NodeProgram):
     align
         Whether nodes match their neighbours' components to their own (least total distance of
         means) before they mix them.
-    filter
-        ``"lowpass"`` is Gu's. ``"average"``: $x \leftarrow (1-g) W x + g u$, and ``"tracking"``:
-        $x \leftarrow W x + u - u_{old}$, with Metropolis weights W. Tracking may make counts
-        negative, which are then cut off, and can go badly wrong.
-    gain
-        The g of ``filter="average"``.
     reg_covar
         Added to the diagonal of every covariance.
     prior
@@ -105,19 +98,13 @@ class ConsensusEM(NodeProgram):
     eps: float = 0.02
     init: Literal["local", "shared"] = "local"
     align: bool = False
-    filter: Literal["lowpass", "average", "tracking"] = "lowpass"
-    gain: float = 0.1
     reg_covar: float = 1e-6
     prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.positive("eps", self.eps)
-        _checks.positive("gain", self.gain)
         _checks.one_of("init", self.init, ("local", "shared"))
-        _checks.one_of("filter", self.filter, FILTERS)
         check_em(self.reg_covar, self.prior)
-        if self.gain > 1:
-            raise ValueError(f"`gain` is {self.gain:g}. Give a number of at most 1.")
         if not isinstance(self.align, bool):
             raise ValueError(f"`align` is {self.align!r}. Give True or False.")
 
@@ -125,7 +112,7 @@ class ConsensusEM(NodeProgram):
         """Components are mixed one by one, by a filter that must be stable."""
         _checks.same_components("ConsensusEM", n_components)
         reach = 1 + 2 * network.weighted_degree.max(initial=0.0)
-        if self.filter == "lowpass" and self.eps * reach >= 1:
+        if self.eps * reach >= 1:
             raise ValueError(
                 f"`eps` is {self.eps:g}, but a node has weighted degree {(reach - 1) / 2:g}: the "
                 f"filter is stable below 1 / (1 + 2 degree) = {1 / reach:.3g}. Lower eps."
@@ -147,10 +134,9 @@ class ConsensusEM(NodeProgram):
         return FilterState(theta, own, own, loss)
 
     def outgoing(self, state: FilterState, weight: PerSlot) -> Outgoing:
-        """The filter's state; with it the E-step or, for Metropolis weights, the degree."""
-        if self.filter == "lowpass":
-            return Outgoing((state.mixed, state.own))
-        return Outgoing((state.mixed, _degree(weight)))
+        """The filter's state and the E-step."""
+        del weight
+        return Outgoing((state.mixed, state.own))
 
     def step(
         self, state: FilterState, inbox: Inbox, data: NodeRows, keys: Keys
@@ -161,8 +147,6 @@ class ConsensusEM(NodeProgram):
         mixed = self._filtered(state, received, inbox.weight)
         theta = self._m_step(state.theta, mixed, data)
         own, loss = _e_step(theta, data)
-        if self.filter == "tracking":
-            mixed = jax.tree.map(lambda x, new, old: x + new - old, mixed, own, state.own)
         after = FilterState(theta, own, mixed, loss)
         return after, shown(state.loss, squared_distance(state.theta, theta))
 
@@ -176,23 +160,14 @@ class ConsensusEM(NodeProgram):
         del weighted_degree
         return f"Lower eps (it is {self.eps:g}), or raise reg_covar (it is {self.reg_covar:g})."
 
-    def _filtered(self, state: FilterState, received: tuple, weight: PerSlot) -> Moments:
+    def _filtered(self, state: FilterState, received: tuple, weight: PerSlot) -> OriginMoments:
         """The new state of the filter."""
-        neighbours = received[0]
-        if self.filter == "lowpass":
-            reach = 1 + 2 * weight.sum(-1)
-            pull = lambda x, u, xs, us: u + _over_slots(weight, xs + us) - x * _like(reach, x)
-            terms = state.mixed, state.own, neighbours, received[1]
-            return jax.tree.map(lambda x, *rest: x + self.eps * pull(x, *rest), *terms)
-        share = _metropolis(weight, received[1])
-        rest = 1 - share.sum(-1)
-        mean = lambda x, xs: x * _like(rest, x) + _over_slots(share, xs)
-        mixed = jax.tree.map(mean, state.mixed, neighbours)
-        if self.filter == "tracking":
-            return mixed
-        return jax.tree.map(lambda x, u: (1 - self.gain) * x + self.gain * u, mixed, state.own)
+        reach = 1 + 2 * weight.sum(-1)
+        pull = lambda x, u, xs, us: u + _over_slots(weight, xs + us) - x * like(reach, x)
+        terms = state.mixed, state.own, *received
+        return jax.tree.map(lambda x, *rest: x + self.eps * pull(x, *rest), *terms)
 
-    def _m_step(self, theta: Mixture, x: Moments, data: NodeRows) -> Mixture:
+    def _m_step(self, theta: Mixture, x: OriginMoments, data: NodeRows) -> Mixture:
         """Parameters from the filter's state; a component without mass keeps its own."""
         rows = jnp.where(data.total_weight > 0, data.total_weight, 1.0)
         mass = jnp.maximum(x.mass, 0.0)
@@ -201,7 +176,7 @@ class ConsensusEM(NodeProgram):
         second = x.second - cross - jnp.swapaxes(cross, -1, -2)
         second = second + x.mass[..., None, None] * mu[..., :, None] * mu[..., None, :]
         about_mean = (mass, x.first - x.mass[..., None] * mu, second)
-        s = Statistics(jnp.zeros_like(rows), *(part * _like(rows, part) for part in about_mean))
+        s = Statistics(jnp.zeros_like(rows), *(part * like(rows, part) for part in about_mean))
         new = m_step(theta, s, self.reg_covar, self.prior)
         covariances = symmetric(lower_triangle(new.covariances))
         covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
@@ -210,45 +185,26 @@ class ConsensusEM(NodeProgram):
     def _matched(self, state: FilterState, received: tuple) -> tuple:
         """Neighbours' moments in the own numbering."""
         order = jax.vmap(jax.vmap(_matching, (None, 0)))(state.mixed, received[0])
-
-        def reorder(part: Any) -> Any:
-            return jnp.take_along_axis(part, _like(order, part), axis=2)
-
-        return tuple(
-            jax.tree.map(reorder, part) if isinstance(part, Moments) else part for part in received
-        )
+        reorder = lambda part: jnp.take_along_axis(part, like(order, part), axis=2)
+        return jax.tree.map(reorder, received)
 
 
-def _e_step(theta: Mixture, data: NodeRows) -> tuple[Moments, PerNode]:
-    """Moments of every node's own rows, and its loss."""
+def _e_step(theta: Mixture, data: NodeRows) -> tuple[OriginMoments, PerNode]:
+    """OriginMoments of every node's own rows, and its loss."""
     s = statistics(theta, data.rows, data.row_weights)
     mu = theta.means
     cross = s.first[..., :, None] * mu[..., None, :]
     square = s.mass[..., None, None] * mu[..., :, None] * mu[..., None, :]
     second = s.second + cross + jnp.swapaxes(cross, -1, -2) + square
-    return Moments(s.mass, s.first + s.mass[..., None] * mu, second), -s.log_likelihood
+    return OriginMoments(s.mass, s.first + s.mass[..., None] * mu, second), -s.log_likelihood
 
 
-def _matching(own: Moments, other: Moments) -> Array:
+def _matching(own: OriginMoments, other: OriginMoments) -> Array:
     """The neighbour's component for each of ours: least total distance of means."""
     mean = lambda x: x.first / jnp.maximum(x.mass, EMPTY)[:, None]
     squares = jnp.square(mean(own)[:, None, :] - mean(other)[None, :, :]).sum(-1)
     return best_matching(jnp.sqrt(squares))
 
 
-def _metropolis(weight: PerSlot, degrees: PerSlot) -> PerSlot:
-    """Shares of the neighbours in a mean that all nodes agree on in the end."""
-    present = jnp.where(weight > 0, 1.0, 0.0)
-    return present / (1 + jnp.maximum(_degree(weight)[:, None], degrees))
-
-
-def _degree(weight: PerSlot) -> PerNode:
-    return jnp.where(weight > 0, 1.0, 0.0).sum(-1).astype(weight.dtype)
-
-
 def _over_slots(weight: PerSlot, parts: Array) -> Array:
     return jnp.einsum("ns,ns...->n...", weight, parts)
-
-
-def _like(values: Array, part: Array) -> Array:
-    return values.reshape(*values.shape, *(1,) * (part.ndim - values.ndim))

@@ -33,6 +33,7 @@ from fedmixtures.init.many_nodes import mixtures_of_many
 from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot
+from fedmixtures.methods.compared.pooling import check_em
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -44,7 +45,7 @@ MANY_ROWS = 50_000
 
 
 @dataclass(frozen=True)
-class Task:
+class OneFit:
     """One mixture to fit."""
 
     label: Label
@@ -103,11 +104,9 @@ class EMFits(OneShot):
     def __check_init__(self):
         _checks.whole("n_init", self.n_init)
         _checks.whole("max_iter", self.max_iter)
-        _checks.positive("reg_covar", self.reg_covar, allow_zero=True)
+        check_em(self.reg_covar, self.prior)
         _checks.positive("tol", self.tol, allow_zero=True)
         _checks.one_of("engine", self.engine, ("sklearn", "jax"))
-        if self.prior is not None and not isinstance(self.prior, ShapePrior):
-            raise ValueError(f"`prior` is {self.prior!r}. Give a ShapePrior or None.")
         if self.prior is not None and self.engine != "jax":
             raise ValueError(
                 "`prior` is given, but scikit-learn's mixture knows none. Use engine='jax'."
@@ -119,7 +118,7 @@ class EMFits(OneShot):
         """One fit per node, seeded by its label; from `theta` if given."""
         return self.fit_all(
             [
-                Task(
+                OneFit(
                     label,
                     *data.of(i),
                     n_components[i],
@@ -130,7 +129,7 @@ class EMFits(OneShot):
             ]
         )
 
-    def fit_all(self, tasks: Sequence[Task]) -> Fits:
+    def fit_all(self, tasks: Sequence[OneFit]) -> Fits:
         """Fit every task on its own."""
         tasks = [in_order(task) for task in tasks]
         counts = {task.label: len(distinct_rows(task.rows, task.counts)[0]) for task in tasks}
@@ -140,7 +139,7 @@ class EMFits(OneShot):
         with threadpool_limits(1) if few else nullcontext():
             return self._by_jax(tasks) if self.engine == "jax" else self._by_sklearn(tasks)
 
-    def _by_sklearn(self, tasks: list[Task]) -> Fits:
+    def _by_sklearn(self, tasks: list[OneFit]) -> Fits:
         from sklearn.exceptions import ConvergenceWarning
 
         fits = Fits([], [])
@@ -157,7 +156,7 @@ class EMFits(OneShot):
                 fits.unsettled.append(task.label)
         return fits
 
-    def _sklearn_model(self, task: Task, start: Mixture):
+    def _sklearn_model(self, task: OneFit, start: Mixture):
         from sklearn.mixture import GaussianMixture
 
         weights, means, covariances = start.to_numpy().parts
@@ -173,7 +172,7 @@ class EMFits(OneShot):
             precisions_init=np.linalg.inv(covariances),
         )
 
-    def _by_jax(self, tasks: list[Task]) -> Fits:
+    def _by_jax(self, tasks: list[OneFit]) -> Fits:
         mixtures: list[Mixture | None] = [None] * len(tasks)
         unsettled = []
         for batch in batches_of(tasks, self.n_init):
@@ -191,7 +190,7 @@ class EMFits(OneShot):
         labels = [tasks[i].label for i in sorted(unsettled)]
         return Fits([mixture for mixture in mixtures if mixture is not None], labels)
 
-    def _starts_of(self, tasks: list[Task], many: bool) -> list[list[Mixture]]:
+    def _starts_of(self, tasks: list[OneFit], many: bool) -> list[list[Mixture]]:
         """The starts of every task; k-means of many tasks runs in JAX, with draws of its own."""
         if not many or any(task.start is not None for task in tasks):
             return [self._starts(task) for task in tasks]
@@ -209,7 +208,7 @@ class EMFits(OneShot):
         each = [found.at(i).trimmed() for i in range(len(found.weights))]
         return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(tasks))]
 
-    def _starts(self, task: Task) -> list[Mixture]:
+    def _starts(self, task: OneFit) -> list[Mixture]:
         """The starts scikit-learn would make: one random stream through all of them."""
         if task.start is not None:
             return [task.start]
@@ -220,7 +219,7 @@ class EMFits(OneShot):
             for one in found
         ]
 
-    def _run(self, tasks: list[Task], starts: list[list[Mixture]]) -> BlockFit:
+    def _run(self, tasks: list[OneFit], starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all tasks of a batch."""
         owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
         m, d = rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
@@ -241,7 +240,7 @@ def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> Blo
     return expectation_maximisation(theta, rows, counts, max_iter, numbers[0], numbers[1], prior)
 
 
-def batches_of(tasks: list[Task], n_init: int) -> list[list[int]]:
+def batches_of(tasks: list[OneFit], n_init: int) -> list[list[int]]:
     """Tasks of alike size together, so that little is padded; a bounded number at a time."""
     by_size: dict[int, list[int]] = {}
     for i, task in enumerate(tasks):
@@ -254,14 +253,14 @@ def batches_of(tasks: list[Task], n_init: int) -> list[list[int]]:
     return batches
 
 
-def in_order(task: Task) -> Task:
+def in_order(task: OneFit) -> OneFit:
     """Rows in their own order, whatever order they came in: k-means draws by position."""
     order = np.lexsort(task.rows.T[::-1])
     rows, counts = task.rows[order], task.counts[order]
-    return Task(task.label, rows, counts, task.n_components, task.seed, task.start)
+    return OneFit(task.label, rows, counts, task.n_components, task.seed, task.start)
 
 
-def repeated(task: Task) -> np.ndarray:
+def repeated(task: OneFit) -> np.ndarray:
     """Rows as often as they count."""
     times = np.rint(task.counts).astype(int)
     if not np.allclose(task.counts, times):

@@ -16,7 +16,7 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.compared.em_fits import EMFits, Task
+from fedmixtures.methods.compared.em_fits import EMFits, OneFit
 from fedmixtures.mixture.mixture import Mixture
 
 HUB = "the hub"
@@ -51,7 +51,7 @@ class FedGenGMM(EMFits):
         """Local fits, synthetic rows, one fit of them."""
         local = self.fit_nodes(data, n_components, theta, seed)
         rows = self.synthetic_rows(local.mixtures, data, seed)
-        task = Task(HUB, rows, np.ones(len(rows)), max(n_components), node_seed(seed, HUB))
+        task = OneFit(HUB, rows, np.ones(len(rows)), max(n_components), node_seed(seed, HUB))
         pooled = self.fit_all([task])
         model = pooled.mixtures[0]
         size = lambda mixture: sum(part.size for part in mixture.parts)

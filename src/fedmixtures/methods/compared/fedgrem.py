@@ -44,7 +44,12 @@ from fedmixtures.methods.base import (
     shown,
     squared_distance,
 )
-from fedmixtures.methods.compared.pooling import aligned_start, clustered_start, weights_of
+from fedmixtures.methods.compared.pooling import (
+    aligned_start,
+    check_prior,
+    clustered_start,
+    weights_of,
+)
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
@@ -110,8 +115,7 @@ class FedGrEM(HubProgram):
         _checks.one_of("init", self.init, ("local", "shared"))
         _checks.whole("inner_iterations", self.inner_iterations)
         _checks.whole("n_orders", self.n_orders)
-        if self.prior is not None and not isinstance(self.prior, ShapePrior):
-            raise ValueError(f"`prior` is {self.prior!r}. Give a ShapePrior or None.")
+        check_prior(self.prior)
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Components have a common centre each."""

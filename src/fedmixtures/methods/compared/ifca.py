@@ -31,7 +31,7 @@ from fedmixtures.methods.base import (
     shown,
     squared_distance,
 )
-from fedmixtures.methods.compared.pooling import check_em, losses, weights_of
+from fedmixtures.methods.compared.pooling import check_em, like, losses, weights_of
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -163,7 +163,7 @@ class IFCA(HubProgram):
             models = self._pooled_step(old, pooled)
         else:
             mean = lambda total, before: jnp.where(
-                _like(size, total) > 0, total / jnp.maximum(_like(size, total), 1.0), before
+                like(size, total) > 0, total / jnp.maximum(like(size, total), 1.0), before
             )
             models = Mixture(*(mean(t, b) for t, b in zip(pooled, old.parts, strict=True)))
         loss = (rows[:, None] * messages.loss).sum(0)
@@ -225,18 +225,13 @@ def _choose(models: Mixture, data: NodeRows) -> tuple[Statistics, Array, Array]:
 
 def _pick(part: Array, group: Array) -> Array:
     """(nodes, restarts, groups, ...) at the chosen group."""
-    index = _like(group, part[:, :, 0])[:, :, None]
+    index = like(group, part[:, :, 0])[:, :, None]
     return jnp.take_along_axis(part, index, axis=2)[:, :, 0]
 
 
 def _restart(part: Array, best: Array) -> Array:
     """(nodes, restarts, ...) at the best restart."""
-    return jnp.take_along_axis(part, _like(best.astype(jnp.int32), part[:, 0])[:, None], 1)[:, 0]
-
-
-def _like(values: Array, part: Array) -> Array:
-    """Trailing axes of length one, as many as `part` has more."""
-    return values.reshape(*values.shape, *(1,) * (part.ndim - values.ndim))
+    return jnp.take_along_axis(part, like(best.astype(jnp.int32), part[:, 0])[:, None], 1)[:, 0]
 
 
 def _tiled(shared: Candidates, n: int) -> Any:

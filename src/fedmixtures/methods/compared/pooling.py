@@ -23,8 +23,13 @@ SMALLEST_WEIGHT = 1e-12
 
 
 def check_em(reg_covar: float, prior: ShapePrior | None) -> None:
-    """The two settings all EM methods have."""
+    """The two settings nearly all EM methods have."""
     _checks.positive("reg_covar", reg_covar, allow_zero=True)
+    check_prior(prior)
+
+
+def check_prior(prior: ShapePrior | None) -> None:
+    """One of the two."""
     if prior is not None and not isinstance(prior, ShapePrior):
         raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
 
@@ -42,6 +47,11 @@ def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) 
     share = mass / jnp.where(total > 0, total, 1.0)
     share = jnp.maximum(share, SMALLEST_WEIGHT)
     return share / share.sum(-1, keepdims=True)
+
+
+def like(values: Array, part: Array) -> Array:
+    """With trailing axes of length one, as many as `part` has more."""
+    return values.reshape(*values.shape, *(1,) * (part.ndim - values.ndim))
 
 
 def losses(s: Statistics, data: NodeRows) -> PerNode:

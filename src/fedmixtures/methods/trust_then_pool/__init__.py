@@ -1,4 +1,4 @@
-"""Trust-then-Pool: nodes decide from their own rows whom to pool with, then pool exactly."""
+"""Levels of trust, the default method: `program` reads from top to bottom, a file per step."""
 
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 

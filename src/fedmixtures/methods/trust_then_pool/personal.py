@@ -1,96 +1,73 @@
-"""The end, nothing is sent: keep what the own rows do not contradict, with personal weights."""
+"""Steps 4 and 7, personal and near: levels that a node works out at home from what it has."""
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import gammaln
-from jaxtyping import Float
+from dataclasses import dataclass
 
-from fedmixtures._types import Array, PerNode, Rows, RowWeights
-from fedmixtures.methods.trust_then_pool.agree import acceptable
-from fedmixtures.methods.trust_then_pool.moments import like
-from fedmixtures.methods.trust_then_pool.scores import log_joint
+import numpy as np
+
+from fedmixtures.methods.trust_then_pool.fits import Base, advanced, best_of
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen
+from fedmixtures.methods.trust_then_pool.own import Heard, Level
+from fedmixtures.methods.trust_then_pool.pool import Pooled
 from fedmixtures.mixture.mixture import Mixture
 
-STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
-"""Rows that the pooled weights may count as."""
-WEIGHT_STEPS = 15
-WEIGHT_ODDS = 2.0
-"""Nats of evidence a node needs to leave the group's mixture weights for its own."""
+PERSONAL_STEPS = 8
+NEAR_STEPS = 10
+NEAR_TRIES = 2
+"""k-means++ starts of the near fits, beside the own fit."""
 
 
-def safeguarded(
-    choices: list[tuple[Mixture, Float[Array, "nodes m"]]],
-    last: Mixture,
-    rows: Rows,
-    counts: RowWeights,
-    prior_odds: float | Array,
-) -> tuple[Mixture, PerNode]:
-    """The first mixture whose rows' evidence against its alternative stays within the odds.
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """The personal level, and what a fit needs to go on from it."""
 
-    Each choice comes with the out-of-fold log-densities of the alternative that stands behind it.
-    Also says which was taken: 0 for the first choice, and so on.
+    level: Level
+    base: Base
+    pseudo: np.ndarray
+    nu: np.ndarray
+
+
+def personal_level(nodes: Nodes, everyone: Pooled, full: Pooled, held_by: float) -> Adapted:
+    """Step 4: everyone's mixture moved to own rows, each component held by rows of the others.
+
+    From M(the others' sums), EM on own rows beside at most `held_by` rows of the others in each
+    component; weights are drawn to the others' by one row.
     """
-    theta, which = last, jnp.full(len(rows), float(len(choices)), rows.dtype)
-    for number, (choice, alternative) in reversed(list(enumerate(choices))):
-        stands = acceptable(choice, rows, counts, alternative, prior_odds)
-        theta = Mixture(
-            *(
-                jnp.where(like(stands, a), a, b)
-                for a, b in zip(choice.parts, theta.parts, strict=True)
-            )
-        )
-        which = jnp.where(stands, float(number), which)
-    return theta, which
+    found = _adapted(nodes, everyone, held_by)
+    clusters = _adapted(nodes, full, held_by).level.theta
+    level = Level(found.level.theta, found.level.folds, found.level.density, clusters)
+    return Adapted(level, found.base, found.pseudo, found.nu)
 
 
-def personal_weights(theta: Mixture, rows: Rows, counts: RowWeights) -> Mixture:
-    r"""Mixture weights of the node's own rows, shrunk to the pooled ones.
+def _adapted(nodes: Nodes, pooled: Pooled, held_by: float) -> Adapted:
+    start = advanced(pooled.theta, pooled.rest, pooled.nu, nodes.ridge)
+    base = Base.of(pooled.theta, pooled.rest, held_by)
+    models = nodes.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
+    theta, folds = nodes.halves(models)
+    level = Level(theta, folds, nodes.out_of_fold(folds), theta)
+    return Adapted(level, base, start.weights, pooled.nu)
 
-    $\pi_i = (N_i + a \pi)/(m_i + a)$ at its fixed point. Of several strengths a the one under
-    which a Dirichlet distribution with parameters $a\pi$ explains the counts $N_i$ best is taken,
-    and none unless its log Bayes factor against $\pi$ itself exceeds `WEIGHT_ODDS` nats.
+
+def near_level(
+    nodes: Nodes, own: Level, heard: Heard, live: np.ndarray, blind: np.ndarray, nu: float
+) -> Level:
+    """Step 7: own rows with the releases of those listened to.
+
+    `live` (edges,) chooses them for the fit of all rows; `blind` (folds, edges) for each fold,
+    without a look at the rows of that fold.
     """
-    joint = log_joint(theta, rows)
-    density = jnp.exp(joint - joint.max(1)[:, None, :])  # weight times density, up to a factor
-    present = theta.weights > 0
-    density = density / jnp.where(present, theta.weights, 1.0)[:, :, None]
-    total = counts.sum(-1)
-
-    def one(strength):
-        def mass_under(weights):
-            share = density * weights[:, :, None]
-            share = share / share.sum(1, keepdims=True)
-            return (share * counts[:, None, :]).sum(-1)
-
-        def step(_, weights):
-            mass = mass_under(weights)
-            return (mass + strength * theta.weights) / (total[:, None] + strength)
-
-        weights = jax.lax.fori_loop(0, WEIGHT_STEPS, step, theta.weights)
-        return weights, log_bayes_factor(mass_under(weights), theta.weights, strength)
-
-    weights, gains = jax.lax.map(one, jnp.asarray(STRENGTHS, rows.dtype))
-    best = gains.argmax(0)
-    nodes = jnp.arange(len(best))
-    evident = gains[best, nodes] > WEIGHT_ODDS
-    chosen = jnp.where(evident[:, None], weights[best, nodes], theta.weights)
-    return Mixture(chosen / chosen.sum(-1, keepdims=True), theta.means, theta.covariances)
-
-
-def log_bayes_factor(
-    mass: Float[Array, "nodes k"], weights: Float[Array, "nodes k"], strength: float | Array
-) -> PerNode:
-    r"""Counts under weights drawn from Dirichlet($a\pi$), against counts under $\pi$ itself.
-
-    $\sum_c [\ln\Gamma(N_c + a\pi_c) - \ln\Gamma(a\pi_c) - N_c \ln\pi_c]
-    - \ln\Gamma(m + a) + \ln\Gamma(a)$
-    """
-    present = weights > 0
-    pseudo = jnp.where(present, strength * weights, 1.0)
-    mass = jnp.where(present, mass, 0.0)
-    per_component = gammaln(mass + pseudo) - gammaln(pseudo)
-    per_component = per_component - mass * jnp.log(jnp.where(present, weights, 1.0))
-    strength = jnp.asarray(strength, mass.dtype)
-    return per_component.sum(-1) - gammaln(mass.sum(-1) + strength) + gammaln(strength)
+    folds = [live, *blind]
+    fit = np.concatenate([f * nodes.n + heard.receiver[e] for f, e in enumerate(folds)])
+    source = np.concatenate([heard.sender[e] for e in folds])
+    order = np.argsort(fit, kind="stable")
+    fit, source = fit[order], source[order]
+    entries = nodes.table.with_points(nodes.every, nodes.leave, fit, source, heard.rows[source])
+    start = Mixture(*map(np.concatenate, zip(own.theta.parts, own.folds.parts, strict=True)))
+    fits = [nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0)]
+    for t in range(NEAR_TRIES):
+        keys = nodes.keys(nodes.every, 7, nodes.leave + 1, t)
+        fits.append(nodes.fresh(entries, nu, 2 * NEAR_STEPS, keys, nodes.present[nodes.every]))
+    alone = np.bincount(fit, minlength=len(nodes.every)) == 0
+    theta, folds = nodes.halves(chosen(alone, start, best_of(fits).theta))
+    return Level(theta, folds, nodes.out_of_fold(folds), theta)

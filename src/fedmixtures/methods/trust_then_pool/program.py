@@ -1,205 +1,181 @@
-"""Trust-then-Pool as a node program: what is sent in a round, and which phase receives it."""
+"""Levels of trust: what a node asks for and does, from top to bottom.
+
+| step | what | sent |
+|---|---|---|
+| 0 units | centre and scale of all features | two sums |
+| 1 own | fits of own rows and of own folds | |
+| 2 release | own mixture and number of rows | one message to neighbours |
+| 3 everyone | EM of all rows of the connected network | sums |
+| 4 personal | everyone's mixture moved to own rows | |
+| 5 listen | whose release helps with own held-out rows | a bit to each neighbour |
+| 6 group | EM of all rows of those connected by listening both ways | sums |
+| 7 near | own rows with the releases of those listened to | |
+| 8 weigh | how much each level counts | sums of a few numbers |
+| 9 clusters | read from the level that counts most | |
+"""
 
 from __future__ import annotations
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import jax.random as jr
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._types import Array, NodeKeys, PerSlot
-from fedmixtures.graph.network import Network
+from fedmixtures._ties import first_greatest
 from fedmixtures.methods.base import (
-    Account,
-    Inbox,
-    Info,
-    Keys,
-    NodeProgram,
-    NodeRows,
-    Outgoing,
-    counts,
-    shown,
-    squared_distance,
+    Block,
+    Broadcast,
+    Connect,
+    Conversation,
+    Groups,
+    Levels,
+    Outcome,
+    PerNeighbour,
+    Request,
 )
-from fedmixtures.methods.trust_then_pool import local, pool
-from fedmixtures.methods.trust_then_pool.account import Trust
-from fedmixtures.methods.trust_then_pool.messages import Scalars, received_in
-from fedmixtures.methods.trust_then_pool.moments import as_letter, moments
-from fedmixtures.methods.trust_then_pool.personal import personal_weights, safeguarded
-from fedmixtures.methods.trust_then_pool.phases import ROUNDS, nodes_first
-from fedmixtures.methods.trust_then_pool.schedule import OPENING, Kind, kind_of
-from fedmixtures.methods.trust_then_pool.scores import log_densities
-from fedmixtures.methods.trust_then_pool.settings import FitSettings, Settings
-from fedmixtures.methods.trust_then_pool.state import Alone, Fits, Neighbours, State
+from fedmixtures.methods.trust_then_pool.listen import gains
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
+from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
+from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
+from fedmixtures.methods.trust_then_pool.pool import pooled_level
+from fedmixtures.methods.trust_then_pool.weigh import evidence, prequential, weights
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 
-ORDER, FOLDS, FITS = 100_001, 100_002, 100_003
-"""What the keys before the first round are for; rounds have small numbers."""
+LEVELS = ("own", "near", "personal", "group", "everyone")
+RETIRED = ("caution", "level", "prior_odds", "agree_rounds")
 
 
-class TrustThenPool(NodeProgram):
-    """Nodes decide from their own held-out rows whom to pool with, and then pool exactly.
+class TrustThenPool(Conversation):
+    """Every node weighs several densities by how well they foretell its own held-out rows.
 
-    One letter of the size of a mixture, three numbers, a tag and a bit per edge and round. No hub,
-    no number of groups, no labels; rows stay where they are.
+    Its own; that of its own rows with what trusted neighbours released (*near*); everyone's moved
+    to its own rows (*personal*); its group's; everyone's. Pooling is exact EM by sums. No number of
+    groups, no labels; rows stay where they are.
 
     Parameters
     ----------
     prior
-        Shape prior of all fits; None is maximum likelihood.
+        Shape prior of all fits. Pooled levels may choose a weaker one, by held-out rows.
     ridge
-        Added to the diagonal of every covariance, in squared units of the features.
+        Added to the diagonal of every covariance, in squared standard deviations of the features.
     n_starts, n_folds
-        k-means++ starts of every fit; folds of the out-of-fold densities.
-    caution
-        The gate's z: standard errors a gain may lie below zero before a node stops its ears.
-    level
-        A neighbour whose statistics have a smaller p-value than this is cut off.
-    prior_odds
-        Nats of evidence in its own rows that a node needs to refuse a group's mixture.
-    agree_rounds
-        Rounds in which groups agree on an order of components: how many hops a group may span.
+        k-means++ starts of every own fit; folds of the out-of-fold densities.
+    held_by
+        Rows of the others that hold each component of the personal level in place.
+    weaker
+        Shares of the prior's strength that pooled levels choose from; the first is one.
+    pool_steps
+        EM steps of a pooled level from every start, and then from the best of them.
+    levels
+        Which densities are weighed.
+    smallest_group
+        Groups of fewer nodes pool nothing.
+    caution, level, prior_odds, agree_rounds
+        Of an earlier form; without effect.
     """
 
-    prior: ShapePrior | None = ShapePrior()
+    prior: ShapePrior = ShapePrior()
     ridge: float = 1e-3
     n_starts: int = 4
     n_folds: int = 5
-    caution: float = 1.0
-    level: float = 1e-3
-    prior_odds: float = 5.0
-    agree_rounds: int = 7
+    held_by: float = 12.0
+    weaker: tuple[float, ...] = (1.0, 1 / 8, 1 / 80)
+    pool_steps: tuple[int, int] = (10, 25)
+    levels: tuple[str, ...] = LEVELS
+    smallest_group: int = 2
+    caution: float | None = None
+    level: float | None = None
+    prior_odds: float | None = None
+    agree_rounds: int | None = None
 
     def __check_init__(self):
-        if self.prior is not None and not isinstance(self.prior, ShapePrior):
-            raise ValueError(f"`prior` is {self.prior!r}. Give a ShapePrior or None.")
+        if not isinstance(self.prior, ShapePrior):
+            raise ValueError(f"`prior` is {self.prior!r}. Give a ShapePrior.")
         _checks.positive("ridge", self.ridge)
         _checks.whole("n_starts", self.n_starts)
         _checks.whole("n_folds", self.n_folds, minimum=2)
-        _checks.positive("caution", self.caution, allow_zero=True)
-        _checks.positive("level", self.level)
-        _checks.positive("prior_odds", self.prior_odds, allow_zero=True)
-        _checks.whole("agree_rounds", self.agree_rounds)
-
-    def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Alone:
-        """Local fits and their out-of-fold densities; nothing is sent."""
-        of = lambda purpose: jax.vmap(lambda key: jr.fold_in(key, purpose))(keys)
-        rows, weights = data.rows, counts(data)
-        present = theta.weights > 0
-        fold = local.fold_of_rows(of(FOLDS), weights, self.n_folds)
-        fitted, models = local.local_fits(
-            of(FITS), theta, rows, weights, fold, self.n_folds, self._settings.fit
-        )
-        alone = local.out_of_fold(models, rows, fold)
-        order = jax.vmap(lambda key: jr.uniform(key, (), rows.dtype))(of(ORDER))
-        tag = jnp.stack([jnp.zeros_like(order)] * 3 + [order], axis=-1)
-        fits = Fits(
-            present, data.total_weight, fitted, fitted, fold, nodes_first(models), alone, alone
-        )
-        begun = jnp.zeros(len(rows), jnp.int32)
-        return Alone(begun, fitted, fits, order, tag, moments(fitted, rows, weights))
-
-    def meet(self, state: Alone, weight: PerSlot) -> State:
-        """Room for what is kept of every neighbour."""
-        nodes, slots = weight.shape
-        spread = lambda part: jnp.broadcast_to(part[:, None], (nodes, slots, *part.shape[1:]))
-        blank = jax.tree.map(lambda part: jnp.zeros_like(spread(part)), state.own)
-        nobody, zero = jnp.zeros(weight.shape, bool), jnp.zeros_like(weight)
-        neighbours = Neighbours(
-            jax.tree.map(spread, state.theta),
-            zero,
-            nobody,
-            nobody,
-            blank,
-            blank,
-            blank,
-            jnp.zeros((nodes, slots, 4), weight.dtype),
-            zero + 1,
-            nobody,
-        )
-        return State(
-            state.round, state.theta, state.fits, state.order, state.tag, state.own, neighbours
-        )
-
-    def outgoing(self, state: State, weight: PerSlot) -> Outgoing:
-        """The round's letter, and the bit of each edge."""
-        del weight
-        kept = state.slots
-        kind = kind_of(state.round[0], self.agree_rounds)
-        same = lambda part, old: jnp.broadcast_to(part[:, None], old.shape)
-        mixture = jax.tree.map(same, as_letter(state.theta), kept.answer)
-        sums = jax.tree.map(same, pool.pooled(state.own, kept.flow), kept.answer)
-        letter = jax.tree.map(
-            lambda theta, answer, s: jnp.where(
-                kind == Kind.POOL, s, jnp.where(kind == Kind.EVIDENCE, answer, theta)
-            ),
-            mixture,
-            kept.answer,
-            sums,
-        )
-        bit = kept.listens.astype(state.order.dtype)
-        degree = kept.trusted.sum(-1).astype(state.order.dtype)
-        rows = state.fits.rows
-        return Outgoing(Scalars(rows, degree, state.tag), (bit, letter))
-
-    def step(self, state: State, inbox: Inbox, data: NodeRows, keys: Keys) -> tuple[State, Info]:
-        """Whatever this round is for."""
-        received = received_in(state, inbox)
-        kind = kind_of(state.round[0], self.agree_rounds)
-        settings = self._settings
-        branches = [
-            lambda *args, one_round=ROUNDS[kind]: one_round(settings, *args) for kind in Kind
-        ]
-        after = jax.lax.switch(kind, branches, state, received, data, keys.node)
-        own = moments(after.theta, data.rows, counts(data))
-        own = pool.refreshed(state.own, own, kind == Kind.POOL)
-        kept = eqx.tree_at(lambda s: s.trusted, after.slots, received.trusted)
-        after = eqx.tree_at(
-            lambda s: (s.own, s.slots, s.round), after, (own, kept, state.round + 1)
-        )
-        loss = -(data.row_weights * log_densities(state.theta, data.rows)).sum(-1)
-        return after, shown(loss, squared_distance(state.theta, after.theta))
-
-    def result(self, state: State, data: NodeRows) -> Mixture:
-        """What the own rows leave standing, with personal weights."""
-        theta, _ = self.kept(state, data)
-        return personal_weights(theta, data.rows, counts(data))
-
-    def kept(self, state: State, data: NodeRows) -> tuple[Mixture, Array]:
-        """The mixture a node keeps, and whether it is the pooled (0), refitted (1) or local (2)."""
-        fits = state.fits
-        choices = [(state.theta, fits.held), (fits.anchor, fits.alone)]
-        return safeguarded(choices, fits.local, data.rows, counts(data), self.prior_odds)
-
-    def account(self, state: State, data: NodeRows) -> tuple[dict, dict]:
-        """What each node kept; for each neighbour the tests, and whether it is trusted."""
-        kept = state.slots
-        of_slots = {
-            "trusted": kept.trusted & kept.listens,
-            "pooled": kept.same_tag & kept.trusted,
-            "tests": kept.tests,
-            "p_value": kept.p_value,
-        }
-        return {"kept": self.kept(state, data)[1]}, of_slots
-
-    def explain(self, account: Account, network: Network) -> Trust:
-        """Who trusted whom, by which test."""
-        ends = network.source, network.target
-        return Trust.of(network.labels, ends, account.nodes, account.edges, self.caution)
+        _checks.positive("held_by", self.held_by)
+        _checks.whole("smallest_group", self.smallest_group, minimum=2)
+        if not self.levels or not set(self.levels) <= set(LEVELS):
+            raise ValueError(f"`levels` is {self.levels!r}. Give some of {', '.join(LEVELS)}.")
+        for name in RETIRED:
+            if getattr(self, name) is not None:
+                warnings.warn(
+                    f"`{name}` of TrustThenPool has no effect any more and will be removed: leave "
+                    "it out.",
+                    FutureWarning,
+                    stacklevel=3,
+                )
 
     @property
-    def descends(self) -> bool:
-        """Pooling may cost a node likelihood on its own rows; only NaN is a failure."""
+    def needs_start(self) -> bool:
+        """Own fits make their own starts."""
         return False
 
-    @property
-    def opening_rounds(self) -> int:
-        """Mixtures rest while nodes find out whom to trust; a round of pooling must follow."""
-        return len(OPENING) + self.agree_rounds + 1
+    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
+        """The steps above."""
+        nu = float(self.prior.strength)
+        strengths = nu * np.array(self.weaker)
+        units = yield from common_units(block)
+        nodes = Nodes(block, units, self.n_folds, self.ridge)
+        own = own_level(nodes, nu, self.n_starts)
+        heard = Heard(nodes, (yield Broadcast(released(nodes, own))))
 
-    @property
-    def _settings(self) -> Settings:
-        fit = FitSettings(self.prior, self.ridge, self.n_starts)
-        return Settings(fit, self.n_folds, self.caution, self.level, self.prior_odds)
+        everybody = np.ones(len(block.receiver), dtype=bool)
+        network = self._pooling(nodes, (yield Connect(everybody)))
+        pooled = nodes, own, heard
+        more = strengths, self.pool_steps
+        everyone, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
+        personal = personal_level(nodes, everyone, full, self.held_by)
+
+        gain = gains(nodes, own, personal, heard, nu)
+        listens = gain.mean > 0
+        returned = yield PerNeighbour(listens)
+        live = listens & returned
+        groups = self._pooling(nodes, (yield Connect(live)))
+        group, _ = yield from pooled_level(*pooled, groups, live, *more, 6)
+        near = near_level(nodes, own, heard, live, (gain.without > 0) & returned, nu)
+
+        found = own, near, personal.level, group.level, everyone.level
+        levels = [found[LEVELS.index(name)] for name in self.levels]
+        density = np.stack([one.density for one in levels])
+        weight = yield from weights(nodes, density, network.label)
+        clusters = first_greatest(weight)
+        stack = lambda parts: Mixture(*map(np.stack, zip(*(p.parts for p in parts), strict=True)))
+        to_cluster = stack([one.clusters for one in levels])
+        here = clusters, np.arange(nodes.n)
+        weighed = Levels(
+            self.levels,
+            units.users(stack([one.theta for one in levels])),
+            weight,
+            evidence(nodes, density) - np.log(units.scale).sum(),
+            clusters,
+            prequential(nodes, density),
+        )
+        return Outcome(
+            units.users(Mixture(*(part[here] for part in to_cluster.parts))),
+            _message(block, nodes),
+            nodes={"group": groups.label, "size": groups.size, "nu": everyone.nu},
+            edges={"gain": gain.mean, "listens": listens, "trusted": live},
+            levels=weighed,
+        )
+
+    def _pooling(self, nodes: Nodes, groups: Groups) -> Groups:
+        """The groups as far as they pool: members of smaller ones are each alone."""
+        small = groups.size < self.smallest_group
+        own = (nodes.hashes >> np.uint64(1)).astype(np.int64)
+        return Groups(
+            np.where(small, own, groups.label),
+            np.where(small, 1, groups.size),
+            np.where(small, 0, groups.rank),
+        )
+
+
+def _message(block: Block, nodes: Nodes) -> str:
+    if not nodes.capped.any():
+        return ""
+    few = [block.data.labels[i] for i in np.flatnonzero(nodes.capped)]
+    return f"Fewer distinct rows than components at {_checks.listed(few)}: as many as rows there."

@@ -1,0 +1,235 @@
+"""What can be done with a finished run: `predict`, `report` and `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+ENDINGS = {"json": ".json", "sklearn": ".npz", "onnx": ".onnx"}
+SNIPPET = """\
+import numpy as np
+from sklearn.mixture import GaussianMixture
+p = np.load({file!r})
+model = GaussianMixture(len(p["weights"]))
+model.weights_, model.means_, model.covariances_ = p["weights"], p["means"], p["covariances"]
+model.precisions_cholesky_ = p["precisions_cholesky"]
+model.predict_proba(X)  # columns: {columns}"""
+
+
+def predict(
+    run: Path,
+    /,
+    *data: str,
+    nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("predictions.parquet"),
+    delimiter: str | None = None,
+) -> None:
+    """Assign new rows to the components of their node, with probabilities and log-density.
+
+    Example: `fedmixtures predict run/ new.csv --out new-components.csv`
+
+    Parameters
+    ----------
+    run
+        Folder of a fitted run.
+    data
+        New rows, in the form the run was fitted on.
+    nodes
+        Column that names the node; by default the one of the run.
+    out
+        File to write, Parquet or CSV by its ending; it must not exist yet.
+    delimiter
+        Between the cells of a CSV; by default that of the run.
+    """
+    import numpy as np
+
+    from fedmixtures.cli.console import say
+    from fedmixtures.cli.fitting import load_run
+    from fedmixtures.data.node_data import NodeData
+    from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+    from fedmixtures.io.runs import write_assignments
+    from fedmixtures.io.tables import read_table
+
+    model, settings, features = load_run(run)
+    if out.exists():
+        raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
+    column = nodes or settings.nodes
+    table = read_table(data, column, features, delimiter or settings.delimiter, constant_ok=True)
+    rows = NodeData.from_rows(table.rows, table.nodes)
+    joint, density = log_joints(model.solution_, rows), log_densities(model.solution_, rows)
+    columns = {
+        "row": np.arange(table.n_rows),
+        "node": table.nodes,
+        "component": assigned(joint),
+        "log_density": density,
+    }
+    write_assignments(out, columns, probabilities(joint), overwrite=False)
+    say(
+        f"{table.n_rows:,} rows of {len(np.unique(table.nodes)):,} nodes, mean log-density "
+        f"{density.mean():.3f}. Written to {out}"
+    )
+
+
+def report(
+    run: Path,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+    static: Annotated[bool, Parameter(negative="")] = False,
+    include_rows: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Write the report page of a run, from what the run folder holds.
+
+    Example: `fedmixtures report run/ --static --out small.html`
+
+    Parameters
+    ----------
+    run
+        Folder of a fitted run.
+    out
+        File to write; by default report.html in the folder, or report-static.html.
+    static
+        A light version without a script: pictures only, for mail and print.
+    include_rows
+        Also show every row as a dot. The page then holds your rows: treat it as you treat them.
+        Needs the data files of the run.
+    """
+    import json
+
+    from fedmixtures.cli.console import say, size
+    from fedmixtures.io.runs import CONTENT, RunFolder, write_text
+    from fedmixtures.report.page import render
+
+    folder = RunFolder.existing(run)
+    if not folder.file(CONTENT).is_file():
+        raise ValueError(
+            f"the run in {str(run)!r} is not finished. Go on with: fedmixtures fit --resume {run}"
+        )
+    content = json.loads(folder.file(CONTENT).read_text(encoding="utf-8"))
+    if include_rows:
+        _add_rows(folder, content)
+    if out is not None and out.exists():
+        raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
+    path = out or folder.file("report-static.html" if static else "report.html")
+    write_text(path, render(content, static))
+    say(f"Written to {path} ({size(path.stat().st_size)})")
+
+
+def _add_rows(folder, content: dict) -> None:
+    """Places of all rows on the planes of the page, from the data files of the run."""
+    import numpy as np
+
+    from fedmixtures.cli.settings import FitSettings
+    from fedmixtures.data.node_data import NodeData
+    from fedmixtures.io.tables import read_table
+    from fedmixtures.report import planes
+
+    settings = FitSettings.from_config(folder.read_config())
+    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    data = NodeData.from_rows(table.rows, table.nodes)
+    if [str(label) for label in data.labels] != content["nodes"]["label"]:
+        raise ValueError("the data files have changed since the run: they hold other nodes.")
+    for view in content["views"]:
+        plane = planes.Plane(
+            view["name"],
+            view["x"],
+            view["y"],
+            np.array(view["axes"]),
+            np.array(view["low"]),
+            np.array(view["high"]),
+        )
+        view["rows"] = planes.text(planes.pack_rows(data, plane))
+
+
+def export(
+    run: Path,
+    /,
+    *,
+    node: Annotated[str, Parameter(name=["--node", "-n"])],
+    to: Literal["json", "sklearn", "onnx"] = "json",
+    level: str | None = None,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+) -> None:
+    """Write one node's mixture as JSON, for scikit-learn, or as ONNX.
+
+    `sklearn` writes the arrays of a fitted GaussianMixture as NPZ and prints the six lines that
+    make the estimator from them. It is no pickle, so reading it runs no code and it does not
+    depend on the version of scikit-learn. In Python with fedmixtures installed,
+    `fedmixtures.load("run/").node("h07")` is that estimator at once.
+
+    Example: `fedmixtures export run/ --node h07 --to sklearn`
+
+    Parameters
+    ----------
+    run
+        Folder of a fitted run.
+    node
+        The node whose mixture is written.
+    to
+        The form. ONNX needs the package skl2onnx.
+    level
+        Where nodes have several densities (own, group, everyone): which of them, or `density` for
+        all of them weighed. By default the mixture that rows are assigned by.
+    out
+        File to write; by default named like the node. It must not exist yet.
+    """
+    from fedmixtures.cli.console import say
+    from fedmixtures.cli.fitting import load_run, node_label
+
+    model, _, features = load_run(run)
+    label = node_label(model, node)
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in node)
+    path = out or Path(f"{safe}{ENDINGS[to]}")
+    if path.exists():
+        raise ValueError(
+            f"{str(path)!r} already exists and is left as it is. Choose another --out."
+        )
+    {"json": _json, "sklearn": _sklearn, "onnx": _onnx}[to](
+        model.node(label, level), label, features, path
+    )
+    say(f"Written to {path}")
+    if to == "sklearn":
+        say("\n" + SNIPPET.format(file=str(path), columns=", ".join(features)))
+
+
+def _json(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> None:
+    import json
+
+    content = {
+        "node": label,
+        "features": list(features),
+        "weights": mixture.weights_.tolist(),
+        "means": mixture.means_.tolist(),
+        "covariances": mixture.covariances_.tolist(),
+    }
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _sklearn(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> None:
+    import numpy as np
+
+    del label
+    np.savez(
+        path,
+        weights=mixture.weights_,
+        means=mixture.means_,
+        covariances=mixture.covariances_,
+        precisions_cholesky=mixture.precisions_cholesky_,
+        feature_names=np.array(features),
+    )
+
+
+def _onnx(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> None:
+    try:
+        from skl2onnx import to_onnx  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError:
+        raise ValueError(
+            "ONNX needs the package skl2onnx, which is not installed: pip install skl2onnx"
+        ) from None
+    import numpy as np
+
+    del label
+    example = np.zeros((1, len(features)), dtype=np.float32)
+    path.write_bytes(to_onnx(mixture, example).SerializeToString())

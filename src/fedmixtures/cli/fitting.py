@@ -1,0 +1,333 @@
+"""A fit with someone watching, what it is compared with, and the files it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures.cli.console import RoundsBar, console
+from fedmixtures.cli.prepare import Task
+from fedmixtures.cli.settings import FitSettings
+from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.run.watch import Progress
+from fedmixtures.engine.solution import FitWarning, Solution
+from fedmixtures.estimators.align import aligned
+from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
+from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+from fedmixtures.estimators.persist import load
+from fedmixtures.estimators.resolve import resolve_devices
+from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.io.runs import (
+    ASSIGNMENTS,
+    CHECKPOINT,
+    CONFIG,
+    CONTENT,
+    MODEL,
+    REPORT,
+    SNAPSHOTS,
+    RunFolder,
+    write_assignments,
+    write_text,
+)
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.report.content import build_content
+from fedmixtures.report.findings import Findings
+from fedmixtures.report.page import render
+from fedmixtures.report.scores import Scores
+from fedmixtures.report.words import headline
+
+LOOKS = 20
+"""How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
+
+
+@dataclass
+class Watch:
+    """What is seen of a run as its rounds go by; written to the folder, if there is one."""
+
+    task: Task
+    folder: RunFolder | None
+    bar: RoundsBar | None
+    records: list[dict[str, Any]] = field(default_factory=list)
+    snapshots: dict[int, Mixture] = field(default_factory=dict)
+    held_out: dict[int, float] = field(default_factory=dict)
+
+    def restore(self, reached: int) -> None:
+        """Take over what an interrupted run has seen up to this round."""
+        if self.folder is None:
+            return
+        self.records = [r for r in self.folder.read_history() if r["round"] < reached]
+        snapshots = self.folder.read_snapshots()
+        self.snapshots = {r: theta for r, theta in snapshots.items() if r <= reached}
+        self._look(self.snapshots)
+
+    def __call__(self, progress: Progress) -> None:
+        """Keep the records of some rounds and look at the mixtures after them."""
+        self.records += [dict(record) for record in progress.records]
+        if progress.final:
+            return
+        reached = progress.round
+        self.snapshots[reached] = progress.theta
+        self._look({reached: progress.theta})
+        objective = self.records[-1]["objective"] if self.records else None
+        if self.bar is not None:
+            self.bar.reached(reached, objective, self.held_out.get(reached))
+        if self.folder is not None:
+            self.folder.write_history(self.history())
+            self.folder.write_snapshots(self.snapshots)
+            if reached:
+                write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
+
+    def _look(self, snapshots: dict[int, Mixture]) -> None:
+        """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
+        test = self.task.test
+        if test is None:
+            return
+        position = {label: i for i, label in enumerate(self.task.labels)}
+        places = np.array([position[label] for label in test.labels])
+        for reached, theta in snapshots.items():
+            joint = log_joint_rows(self.task.scale.original(theta.at(places)), test)
+            values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
+            means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
+            self.held_out[reached] = float(means.mean())
+
+    def history(self) -> list[dict[str, Any]]:
+        """Records of all rounds, with the held-out log-likelihood where it was taken."""
+        seen = self.held_out
+        return [
+            record | ({"held_out": seen[record["round"]]} if record["round"] in seen else {})
+            for record in self.records
+        ]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted model, aligned and in the table's units, and what was seen on the way."""
+
+    model: NetworkGaussianMixture
+    theta_scaled: Mixture
+    """The same mixtures in the units of the fit."""
+    watch: Watch
+    warnings: tuple[str, ...] = ()
+
+
+def fit_watched(
+    task: Task, settings: FitSettings, folder: RunFolder | None = None, resume: bool = False
+) -> Fitted:
+    """Fit with a progress bar; with a folder, checkpoints and history are written as it goes."""
+    checkpoint = None if folder is None else folder.file(CHECKPOINT)
+    begun = read_checkpoint(checkpoint) if resume and checkpoint and checkpoint.is_file() else None
+    done = 0 if begun is None else begun.round
+    with RoundsBar(settings.rounds, done) as bar, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        watch = Watch(task, folder, bar)
+        if begun is not None:
+            watch.restore(done)
+        solution = task.problem.solve(
+            n_rounds=settings.rounds,
+            seed=settings.seed,
+            report_every=max(1, round(settings.rounds / LOOKS)),
+            watch=watch,
+            resume=begun,
+            devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
+            tol=NetworkGaussianMixture().tol,
+            keep_interrupted=True,
+        )
+    watch.records = solution.history.records()
+    notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
+    return as_fitted(task, settings, solution, watch, tuple(notes))
+
+
+def as_fitted(
+    task: Task, settings: FitSettings, solution: Solution, watch: Watch, notes: tuple[str, ...] = ()
+) -> Fitted:
+    """A solution in the units of the fit as an estimator in those of the table."""
+    solution = replace(solution, theta=aligned(solution.theta, task.network))
+    model = NetworkGaussianMixture(
+        task.components,
+        graph=task.network,
+        method=task.method,
+        n_rounds=settings.rounds,
+        random_state=settings.seed,
+    )
+    model.adopt(
+        solution.changed(task.scale.original), task.network, feature_names=task.table.features
+    )
+    return Fitted(model, solution.theta, watch, notes)
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Log-density of every held-out row under what a fit is compared with; None if not fitted."""
+
+    own: np.ndarray | None = None
+    pooled: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+
+def baseline_scores(
+    task: Task, settings: FitSettings, fitted: Fitted
+) -> tuple[Scores, tuple[str, ...]]:
+    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed.
+
+    Where nothing was sent, nobody listened: the fit itself is the one with own data only.
+    """
+    beside = baselines(task, settings, own=fitted.model.traffic_.total > 0)
+    return scores_beside(task, fitted, beside), beside.notes
+
+
+def baselines(task: Task, settings: FitSettings, own: bool = True) -> Baselines:
+    """Fit what there is to compare with, if any row was held out to compare on."""
+    if task.test is None or not task.method.has_likelihood:
+        return Baselines()
+    rows = task.problem.data.rows
+    values = pooled = None
+    notes: tuple[str, ...] = ()
+    if own:
+        method = own_data_only(task.method, rows)
+        values, notes = _baseline(task.fitted_by(method), settings, "own data only")
+    if settings.pooled and not isinstance(task.components, dict):
+        method = all_rows_pooled(task.method, rows)
+        pooled, more = _baseline(task.fitted_by(method), settings, "all rows pooled")
+        notes += more
+    return Baselines(values, pooled, notes)
+
+
+def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
+    """The fit's own held-out log-likelihood beside those."""
+    nodes = task.table.nodes[task.held]
+    if task.test is None or not task.method.has_likelihood:
+        return Scores.of(task.labels, nodes[:0], np.zeros(0), None, None)
+    network = log_densities(fitted.model.solution_, task.test)
+    return Scores.of(task.labels, nodes, network, beside.own, beside.pooled)
+
+
+def _baseline(task: Task, settings: FitSettings, words: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Log-density of the held-out rows under another method's mixtures."""
+    with (
+        console.status(f"for comparison: {words}"),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always", FitWarning)
+        solution = task.problem.solve(n_rounds=settings.rounds, seed=settings.seed)
+        solution = solution.changed(task.scale.original)
+        assert task.test is not None  # nothing is compared without
+        values = log_densities(solution, task.test)
+    return values, tuple(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
+
+
+def findings(
+    task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, notes: tuple[str, ...]
+) -> Findings:
+    """All there is to report."""
+    model = fitted.model
+    scale = task.scale
+    return Findings(
+        theta=model.solution_.theta,
+        theta_scaled=fitted.theta_scaled,
+        network=model.network_,
+        data=task.data,
+        features=task.table.features,
+        history=model.history_,
+        method=task.method,
+        scores=scores,
+        snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
+        held_out=fitted.watch.held_out,
+        certificate=model.certificate_,
+        converged=model.converged_,
+        traffic=model.traffic_,
+        levels=model.levels_,
+        trust=model.trust_,
+        settings=shown_settings(settings, model),
+        notes=notes,
+    )
+
+
+def shown_settings(settings: FitSettings, model: NetworkGaussianMixture) -> dict[str, Any]:
+    """Settings for the page: names of files, not where they lie."""
+    config = settings.to_config()
+    config.pop("components", None)
+    config["data"] = ", ".join(Path(source).name for source in settings.data[:3])
+    if settings.graph:
+        config["graph"] = Path(settings.graph).name
+    if hasattr(model.method, "alpha"):
+        config["alpha"] = model.method.alpha
+    return config | {"status": model.status_}
+
+
+def write_run(
+    folder: RunFolder,
+    task: Task,
+    settings: FitSettings,
+    fitted: Fitted,
+    scores: Scores,
+    notes: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Write everything a run leaves behind; returns the content of the report."""
+    folder.write_config(settings.to_config())
+    folder.write_history(fitted.watch.history())
+    write_rows(folder.file(ASSIGNMENTS), task, fitted)
+    fitted.model.save(folder.path)
+    found = findings(task, settings, fitted, scores, (*fitted.warnings, *notes))
+    content = build_content(found)
+    content["headline"] = headline(content)
+    write_text(folder.file(CONTENT), json.dumps(content, allow_nan=False))
+    write_text(folder.file(REPORT), render(content))
+    if fitted.model.status_ != "interrupted":
+        for name in (CHECKPOINT, SNAPSHOTS):
+            folder.file(name).unlink(missing_ok=True)
+    return content
+
+
+def write_rows(path: Path, task: Task, fitted: Fitted) -> None:
+    """Component of every row, and the probability of each."""
+    table = task.table
+    joint = log_joints(fitted.model.solution_, task.data)
+    columns = {
+        "row": np.arange(table.n_rows),
+        "node": table.nodes,
+        "held_out": task.held,
+        "component": assigned(joint),
+    }
+    if len(table.files) > 1:
+        columns["file"] = np.array([Path(f).name for f in table.files])[table.origin]
+        columns["row_in_file"] = table.row_in_file
+    shown = probabilities(joint)
+    write_assignments(path, columns, shown if task.method.has_likelihood else shown[:, :0])
+
+
+def replace_demo(path: Path) -> RunFolder:
+    """The folder of the demo; one that no demo has written is left alone."""
+    if path.is_dir() and (path / CONFIG).is_file():
+        config = RunFolder.existing(path).read_config()
+        if str(config.get("data", [""])[0]).rpartition("/")[2].startswith("built-in"):
+            return RunFolder(path)
+    return RunFolder.create(path)
+
+
+def load_run(path: Path) -> tuple[Any, FitSettings, tuple[str, ...]]:
+    """Model, settings and feature names of a run."""
+    folder = RunFolder.existing(path)
+    if not folder.file(MODEL).is_file():
+        raise ValueError(
+            f"the run in {str(path)!r} is not finished. Go on with: fedmixtures fit --resume {path}"
+        )
+    model: Any = load(folder.path)
+    features = tuple(str(name) for name in model.feature_names_in_)
+    return model, FitSettings.from_config(folder.read_config()), features
+
+
+def node_label(model: Any, text: str) -> Any:
+    """The node that is written this way."""
+    known = {str(label): label for label in model.mixtures_}
+    if text not in known:
+        raise ValueError(
+            f"there is no node {text!r} in this run. Its nodes are {_checks.listed(known, 12)}."
+        )
+    return known[text]

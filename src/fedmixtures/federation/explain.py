@@ -1,0 +1,148 @@
+"""One page for a site's administrator: what a job would release, how often, to whom, by which rule.
+
+It is written from the job and the site's own file, by the same code that would refuse the job.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from fedmixtures.federation.job import Job, JobError
+from fedmixtures.federation.node.accounts import Account, BudgetSpent, Releases
+from fedmixtures.federation.node.program import coupling_of, program_of
+from fedmixtures.federation.node.site import JobRefused, SiteConfig
+
+WIDTH = 88
+
+
+def explain(job: Job, config: SiteConfig) -> str:
+    """The page."""
+    site, d = config.name, len(job.features)
+    neighbours = sorted(job.neighbours(site))
+    lines = [
+        f"Job {job.name!r}, as site {site!r} would run it",
+        f"key {job.key} (for approved_jobs)",
+        "",
+        *_entry("Verdict", _verdict(job, config)),
+        "",
+        *_entry("Method", _method(job)),
+        *_entry("Features", ", ".join(job.features) + _units(job)),
+        *_entry("Data set", f"{config.data_set!r}, {config.data.name}, {_whose(config)}"),
+        "",
+        "WHAT LEAVES THIS SITE",
+        *_entry("What", _what(job, d)),
+        *_entry("How often", _how_often(job, config)),
+        *_entry("To whom", _to_whom(job, config, neighbours)),
+        *_entry("Rule", _rule(job, config, d)),
+        *_entry("Budget", _budget(job, config)),
+        "",
+        "WHO LEARNS WHAT",
+        *_entry("Neighbours", "the models above, and that this site is there."),
+        *_entry(
+            "Hub", "that this site takes part, the round it has reached, for whom it waits, whose "
+            "messages it refused; sizes and times of boxes, which are all of one size. No model.",
+        ),
+        *_entry("Nobody", "rows, row counts, losses."),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)
+
+
+def _verdict(job: Job, config: SiteConfig) -> str:
+    try:
+        config.permit(job, coupling_of(program_of(job)))
+        _releases(config).expect(job.key, job.releases)
+    except (JobError, JobRefused, BudgetSpent) as refusal:
+        return f"REFUSED. {refusal}."
+    return (
+        "allowed by this site's file, if a researcher on its roster has signed it. (The roster is "
+        "looked at when the job comes.)"
+    )
+
+
+def _method(job: Job) -> str:
+    method = job.method
+    coupling = method["fields"].get("discrepancy") or {}
+    kind = f" with {coupling['class']}" if "class" in coupling else ""
+    start = (
+        "a public start, the same everywhere" if job.privacy else "a k-means start from its rows"
+    )
+    return (
+        f"{method['class']}{kind}, {job.n_rounds} rounds, {job.most_components} components, seed "
+        f"{job.seed}, from {start}. All of this is in the signed part."
+    )
+
+
+def _units(job: Job) -> str:
+    shift = f"; shifted by {list(job.shift)}" if job.shift else ""
+    scale = f"; divided by {list(job.scale)}" if job.scale else ""
+    return shift + scale or "; in the units of the columns"
+
+
+def _whose(config: SiteConfig) -> str:
+    if config.person is None:
+        return "each row counted as a person of its own (no person column is named)"
+    return f"people counted by the column {config.person!r}"
+
+
+def _what(job: Job, d: int) -> str:
+    k = job.most_components
+    return (
+        f"a Gaussian mixture of this site's rows: at most {k} weights, {k} means and {k} "
+        f"covariances of {d} features, {k + k * d + k * d * d} numbers."
+    )
+
+
+def _how_often(job: Job, config: SiteConfig) -> str:
+    collected = job.collector is not None and config.limits.share_result
+    result = f", and the last one once more to {job.collector}" if collected else ""
+    return f"{job.n_rounds + 1} times to each neighbour: at the start and after each round{result}."
+
+
+def _to_whom(job: Job, config: SiteConfig, neighbours: list[str]) -> str:
+    sealed = f"{', '.join(neighbours) or 'nobody'}; sealed, each for one of them alone."
+    if job.collector is None:
+        return f"{sealed} Nobody collects the final model."
+    if config.limits.share_result:
+        return f"{sealed} {job.collector} receives the final model (share_result = true)."
+    return f"{sealed} {job.collector} asks for the final model and does not get it (share_result)."
+
+
+def _rule(job: Job, config: SiteConfig, d: int) -> str:
+    if job.privacy is not None:
+        noise, clip = job.privacy["noise"], job.privacy["clip"]
+        unit = "row" if config.person is None else "person"
+        return (
+            f"differential privacy: each {unit}'s gradient is shortened to {clip:g}, and the mean "
+            f"gets Gaussian noise of {noise:g} times what one {unit} can move it by, in every step."
+        )
+    gate = config.gate
+    unit = "rows" if config.person is None else "people"
+    rounding = "as they are" if gate.rounding == 0 else (
+        f"rounded by a secret offset to {gate.rounding:g} of the standard error that "
+        f"{gate.threshold(d)} {unit} would give, or coarser"
+    )  # fmt: skip
+    return (
+        f"a component with fewer than {gate.threshold(d)} {unit} behind it is merged into its "
+        f"nearest first; with fewer in all the site only listens. Numbers leave {rounding}."
+    )
+
+
+def _budget(job: Job, config: SiteConfig) -> str:
+    jobs, models = _releases(config).left()
+    text = (
+        f"this job takes 1 of {max(jobs, 0)} jobs and {job.releases} of {max(models, 0)} models "
+        f"that are left of this data set (max_jobs = {config.releases.max_jobs}, max_models = "
+        f"{config.releases.max_models})."
+    )
+    if job.privacy is not None:
+        text += f" Epsilon in all jobs together: at most {config.privacy.epsilon:g}."
+    return text
+
+
+def _releases(config: SiteConfig) -> Releases:
+    account = Account(config.state / "releases.json", config.mark("releases"))
+    return Releases(account, config.releases, config.data_set)

@@ -1,0 +1,300 @@
+r"""The one fit of all steps: MAP expectation maximisation of a batch of mixtures on tiles.
+
+With own statistics $N_c, \sum r\delta, \sum r\delta\delta^\top$ about the current means, a *base*
+(rows of others, as mass $q_c$, mean and covariance) and pseudo-counts $a_c$ of the weights:
+$\pi_c \propto N_c + a_c$; means and covariances $C_c$ of own rows and base together, of mass $M_c$;
+$\Sigma_c = (M_c C_c + \nu S_0)/(M_c + \nu) + \text{ridge}$, $S_0 = \sum_c M_c C_c / \sum_c M_c$.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedmixtures._ties import first_greatest
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.kernels.dispatch import most_tiles, tile_statistics
+from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
+from fedmixtures.mixture.density import log_joint
+from fedmixtures.mixture.em import ShapePrior, m_step
+from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
+
+HARD = 1e-4
+"""Variance (in common units) of the narrow components whose E-step is Lloyd's assignment."""
+LLOYD_STEPS = 5
+LEAST = 0.05
+"""A component of a smaller mass keeps its place: sums that were subtracted leave such crumbs."""
+
+quick = partial(jit, quick=True)
+"""Small programs that are called often: compiling is most of their time."""
+
+
+class Base(eqx.Module):
+    """Rows of others that count beside a node's own: mass, mean and covariance by component."""
+
+    mass: Any
+    means: Any
+    covariances: Any
+
+    @classmethod
+    def nothing(cls, theta: Mixture) -> Base:
+        """No rows of others."""
+        return cls(np.zeros_like(theta.weights), theta.means, theta.covariances)
+
+    @classmethod
+    def of(cls, theta: Mixture, s: Statistics, most: float = np.inf) -> Base:
+        """Sums taken under `theta`, as rows that count at most `most` in each component."""
+        there = s.mass > LEAST
+        mass = np.where(there, s.mass, 1.0)
+        shift = s.first / mass[..., None]
+        spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
+        return cls(
+            np.where(there, np.minimum(mass, most), 0.0).astype(mass.dtype),
+            np.where(there[..., None], theta.means + shift, theta.means),
+            np.where(there[..., None, None], spread, theta.covariances),
+        )
+
+    def added(self, theta: Mixture, s: Statistics) -> Statistics:
+        """Statistics with these rows added, about the means of `theta`."""
+        off = self.means - theta.means
+        q = self.mass[..., None]
+        spread = self.covariances + off[..., :, None] * off[..., None, :]
+        second = s.second + q[..., None] * spread
+        return Statistics(s.log_likelihood, s.mass + self.mass, s.first + q * off, second)
+
+
+class Fit(eqx.Module):
+    """What a batch of fits came to."""
+
+    theta: Mixture
+    own: Statistics
+    """Statistics of the tiles (without base) under `theta`."""
+    score: Any
+    """Penalised likelihood: what starts are compared by."""
+
+
+def map_step(
+    theta: Mixture, s: Statistics, nu, ridge, pseudo: Any = 1.0, base: Base | None = None
+) -> Mixture:
+    """The M-step above; components of weight zero stay absent."""
+    whole = s if base is None else base.added(theta, s)
+    kept = whole.mass > LEAST
+    clear = lambda part: jnp.where(kept.reshape(*kept.shape, *(1,) * (part.ndim - 2)), part, 0.0)
+    whole = Statistics(s.log_likelihood, *map(clear, (whole.mass, whole.first, whole.second)))
+    new = m_step(theta, whole, ridge, ShapePrior(nu[:, None, None, None], 1.0))
+    mass = jnp.where(theta.weights > 0, jnp.maximum(s.mass, 0.0) + pseudo, 0.0)
+    return Mixture(mass / mass.sum(-1, keepdims=True), new.means, new.covariances)
+
+
+def penalised(theta: Mixture, log_likelihood, n, nu) -> jax.Array:
+    r"""$\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$; least if not finite.
+
+    What fits of one set of rows are compared by, with p parameters and N rows.
+    """
+    d = theta.n_features
+    present = theta.weights > 0
+    inverse, log_determinant = inverse_cholesky(theta.covariances)
+    average = jnp.einsum("nk,nkij->nij", theta.weights, theta.covariances)
+    _, average_log = inverse_cholesky(average)
+    spread = jnp.einsum("nkpi,nkpj,nij->nk", inverse, inverse, average)
+    divergence = 0.5 * (spread - d + log_determinant - average_log[:, None])
+    penalty = nu * jnp.where(present, divergence, 0.0).sum(-1)
+    parameters = present.sum(-1) * (1 + d + d * (d + 1) // 2) - 1
+    price = 0.5 * parameters * jnp.log(jnp.maximum(n, 1.0))
+    score = log_likelihood - penalty - price
+    return jnp.where(jnp.isfinite(score), score, -jnp.inf)
+
+
+def fitted(
+    tiles: Tiles,
+    entries: Entries,
+    theta: Mixture,
+    nu: float | np.ndarray,
+    ridge: float,
+    n_steps: int,
+    *,
+    base: Base | None = None,
+    pseudo: np.ndarray | float = 1.0,
+    from_centres: bool = False,
+    tolerance: float = 1e-6,
+) -> Fit:
+    """All fits, a batch of tiles at a time (NumPy in, NumPy out); `n_steps=0` only takes sums.
+
+    `from_centres`: only the means of `theta` are meant; a few Lloyd steps come first.
+    """
+    dtype = tiles.x.dtype
+    base = Base.nothing(theta) if base is None else base
+    nu = np.broadcast_to(np.asarray(nu, dtype), (entries.n_fits,))
+    pseudo = np.broadcast_to(np.asarray(pseudo, dtype), theta.weights.shape)
+    n_hard = LLOYD_STEPS if from_centres else 0
+    whole = np.int32(n_steps + n_hard), np.int32(n_hard)
+    real = np.asarray(ridge, dtype), np.asarray(tolerance, dtype)
+    found = []
+    for here, work in entries.chunks(most_tiles()):
+        given = _lines((theta, base, pseudo, nu), here, len(work.tile))
+        out = _fitted(tiles, work, *given, *whole, *real)
+        found.append(_first(out, here.stop - here.start))
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+
+
+def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray) -> Mixture:
+    """Centres by k-means++, as equal components where `present` (fits, k)."""
+    found = []
+    for here, work in entries.chunks(most_tiles()):
+        out = _centres(tiles, work, _lines(keys, here, len(work.tile)), present.shape[1])
+        found.append(_first(out, here.stop - here.start))
+    means = np.concatenate(found)
+    weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
+    eye = np.eye(means.shape[-1], dtype=means.dtype)
+    return Mixture(weights, means, np.broadcast_to(eye, (*means.shape, len(eye))).copy())
+
+
+def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> np.ndarray:
+    """Log-density of the rows of every entry under its fit's mixture, (entries, rows)."""
+    found = []
+    for here, work in entries.chunks(most_tiles()):
+        out = _densities(tiles, work, _lines(theta, here, len(work.tile)))
+        found.append(np.asarray(out)[: int((work.scale > 0).sum())])
+    return np.concatenate(found)
+
+
+def advanced(theta: Mixture, s: Statistics, nu: float | np.ndarray, ridge: float) -> Mixture:
+    """One M-step of a batch from sums (NumPy in, NumPy out)."""
+    n, dtype = len(theta.weights), theta.means.dtype
+    nu = np.broadcast_to(np.asarray(nu, dtype), (n,))
+    given = _lines((theta, s, nu), slice(0, n), _room(n))
+    out = _advanced(*given, np.asarray(ridge, dtype))
+    return _first(out, n)
+
+
+def scores(theta: Mixture, log_likelihood, n, nu: float) -> np.ndarray:
+    """As `penalised` (NumPy in, NumPy out)."""
+    size, dtype = len(theta.weights), theta.means.dtype
+    given = _lines((theta, log_likelihood, np.asarray(n, dtype)), slice(0, size), _room(size))
+    return np.asarray(_scores(*given, np.asarray(nu, dtype)))[:size]
+
+
+def best_of(fits: list[Fit]) -> Fit:
+    """The best of several fits of the same rows, one by one; of equals the first."""
+    best = first_greatest(np.stack([fit.score for fit in fits]), axis=0)
+    return jax.tree.map(lambda *parts: np.stack(parts)[best, np.arange(len(best))], *fits)
+
+
+@quick
+def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolerance) -> Fit:
+    b = len(theta.weights)
+    x, count = tiles.x[work.tile], _counts(tiles, work)
+    add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
+    total = jnp.maximum(add(count.sum(-1)), 1.0)
+
+    def e_step(theta):
+        at = jax.tree.map(lambda part: part[work.owner], theta)
+        return jax.tree.map(add, tile_statistics(at, x, count))
+
+    def narrow(theta):
+        there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
+        eye = jnp.eye(theta.n_features, dtype=x.dtype)
+        covariances = jnp.broadcast_to(HARD * eye, theta.covariances.shape)
+        return Mixture(there / there.sum(-1, keepdims=True), theta.means, covariances)
+
+    def step(carry):
+        theta, before, done, t = carry
+        hard = t < n_hard
+        used = jax.tree.map(lambda a, b: jnp.where(hard, a, b), narrow(theta), theta)
+        s = e_step(used)
+        new = map_step(theta, s, nu, ridge, pseudo, base)
+        still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
+        mean = s.log_likelihood / total
+        small = (jnp.abs(mean - before) < tolerance) & (t > n_hard)
+        return jax.tree.map(still, theta, new), mean, done | small, t + 1
+
+    go_on = lambda carry: (carry[-1] < n_steps) & ~carry[2].all()
+    start = theta, jnp.full(b, -jnp.inf, x.dtype), jnp.zeros(b, bool), jnp.int32(0)
+    theta = jax.lax.while_loop(go_on, step, start)[0]
+    own = e_step(theta)
+    return Fit(theta, own, penalised(theta, own.log_likelihood, total, nu))
+
+
+@quick
+def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
+    """k-means++: the next centre wins a race of the rows, each as quick as its pull.
+
+    A row's draw depends on the fit's key and the row's place in the fit alone, not on the batch.
+    """
+    x, count, b = tiles.x[work.tile], _counts(tiles, work), len(keys)
+    add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
+    size = x.shape[1]
+    row = work.number[:, None] * size + jnp.arange(size, dtype=jnp.uint32)[None]
+    of_row = keys[work.owner][:, None] ^ _mixed(row)
+
+    def draw(nearest, number):
+        bits = _mixed(of_row + number * jnp.uint32(0x9E3779B9))
+        uniform = (bits >> jnp.uint32(9)).astype(x.dtype) * 2.0**-23 + 2.0**-24
+        pull = count * nearest
+        some = add(pull.sum(-1))[work.owner][:, None] > 0
+        pull = jnp.where(some, pull, count)
+        running = pull > 0
+        time = jnp.where(running, -jnp.log(uniform) / jnp.where(running, pull, 1.0), jnp.inf)
+        first = jax.ops.segment_min(time.min(-1), work.owner, b, indices_are_sorted=True)
+        won = (time == first[work.owner][:, None]) & running
+        centre = add(jnp.where(won[..., None], x, 0.0).sum(1))
+        centre = centre / jnp.maximum(add(won.sum(-1)), 1)[:, None].astype(x.dtype)
+        distance = jnp.square(x - centre[work.owner][:, None]).sum(-1)
+        return jnp.where(number == 0, distance, jnp.minimum(nearest, distance)), centre
+
+    numbers = jnp.arange(k, dtype=jnp.uint32)
+    return jnp.moveaxis(jax.lax.scan(draw, jnp.ones_like(count), numbers)[1], 0, 1)
+
+
+@quick
+def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
+    at = jax.tree.map(lambda part: part[work.owner], theta)
+    return jax.nn.logsumexp(log_joint(at, tiles.x[work.tile]), axis=-1)
+
+
+@quick
+def _advanced(theta: Mixture, s: Statistics, nu, ridge) -> Mixture:
+    return map_step(theta, s, nu, ridge)
+
+
+@quick
+def _scores(theta: Mixture, log_likelihood, n, nu) -> jax.Array:
+    return penalised(theta, log_likelihood, n, nu)
+
+
+def _counts(tiles: Tiles, work: Work) -> jax.Array:
+    kept = tiles.fold[work.tile] != work.leave[:, None]
+    return jnp.where(kept, tiles.count[work.tile] * work.scale[:, None], 0.0)
+
+
+def _mixed(bits: jax.Array) -> jax.Array:
+    """32 bits, mixed well (the finaliser of MurmurHash3)."""
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
+    bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
+    return bits ^ (bits >> 16)
+
+
+def _lines(tree: Any, here: slice, room: int) -> Any:
+    """Lines `here` of every array, filled up to `room` with copies of the first."""
+
+    def cut(part):
+        part = part[here]
+        return np.concatenate([part, np.repeat(part[:1], room - len(part), axis=0)])
+
+    return jax.tree.map(cut, tree)
+
+
+def _first(tree: Any, n: int) -> Any:
+    """The first lines of every array, on the host."""
+    return jax.tree.map(lambda part: np.asarray(part)[:n], tree)
+
+
+def _room(n: int) -> int:
+    return 1 << max(n - 1, 1).bit_length()

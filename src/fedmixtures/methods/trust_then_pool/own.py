@@ -1,0 +1,76 @@
+"""Step 1, own: fits of every node's own rows; step 2, release: what it tells of them, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.methods.trust_then_pool.fits import best_of
+from fedmixtures.methods.trust_then_pool.nodes import Nodes
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import sigma_points
+
+FIT_STEPS = 25
+"""EM steps of a fit from a fresh start."""
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One density of every node."""
+
+    theta: Mixture
+    """(nodes, ...)"""
+    folds: Mixture
+    """(folds x nodes, ...) the same, fitted without each fold."""
+    density: np.ndarray
+    """By row: out-of-fold log-density."""
+    clusters: Mixture
+    """(nodes, ...) the fit with the full strength of the prior: what clusters are read from."""
+
+
+class Release(eqx.Module):
+    """What leaves a node in the clear, once: its own mixture and how many rows it has."""
+
+    theta: Mixture
+    rows: Any
+
+
+def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
+    """Step 1: MAP fits of all own rows and without each fold, the best of several fresh starts."""
+    entries, present = nodes.all_and_folds(), nodes.present[nodes.every]
+    keys = [nodes.keys(nodes.every, 2, nodes.leave + 1, start) for start in range(n_starts)]
+    fits = [nodes.fresh(entries, nu, FIT_STEPS, key, present) for key in keys]
+    theta, folds = nodes.halves(best_of(fits).theta)
+    return Level(theta, folds, nodes.out_of_fold(folds), theta)
+
+
+def released(nodes: Nodes, own: Level) -> Release:
+    """Step 2."""
+    return Release(own.theta, nodes.rows_of.astype(own.theta.means.dtype))
+
+
+class Heard:
+    """The releases of neighbours and of the nodes themselves, as points in the tiles."""
+
+    def __init__(self, nodes: Nodes, table: Release):
+        self.theta, self.rows = jax.tree.map(np.asarray, (table.theta, table.rows))
+        block = nodes.block
+        self.receiver, self.sender = block.receiver, block.sender
+        n, _, d = self.theta.means.shape
+        points, weights = map(np.asarray, _points(self.theta))
+        nodes.table.put_points(points.reshape(n, -1, d), weights.reshape(n, -1))
+
+    def weight(self, nodes: Nodes, most: float) -> np.ndarray:
+        """Rows that the sender of every edge counts for at the receiver: at most `most` times."""
+        return np.minimum(self.rows[self.sender], most * nodes.rows_of[self.receiver])
+
+
+@partial(jit, quick=True)
+def _points(theta: Mixture):
+    return sigma_points(theta)

@@ -1,0 +1,165 @@
+"""Rows in tiles of one size, so that fits of any number of rows share a few compiled programs.
+
+A *fit* is a mixture fitted to some tiles: all rows of a node, its rows without one fold, the points
+that stand for a neighbour's mixture. Whatever a step fits, it is the same program on tiles of one
+shape; nodes of 20 and of 5,000 rows do not wait for each other's padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from fedmixtures._types import Array
+from fedmixtures.data.node_data import NodeData
+
+TILE = 32
+"""Rows in a tile."""
+ALL = -1
+"""`leave` of a fit that leaves out no fold."""
+NO_FOLD = -2
+"""Fold of padding and of points that are no rows."""
+
+
+class Tiles(eqx.Module):
+    """Rows of all nodes, tile by tile; the points of released mixtures behind them."""
+
+    x: Array
+    """(tiles, rows, features)."""
+    count: Array
+    """(tiles, rows), zero for padding."""
+    fold: Array
+    """(tiles, rows)."""
+
+
+class Work(eqx.Module):
+    """Which tiles each of a batch of fits is made from."""
+
+    tile: Array
+    """(entries,) line of `Tiles`."""
+    owner: Array
+    """(entries,) number of the fit."""
+    leave: Array
+    """(entries,) fold to leave out."""
+    scale: Array
+    """(entries,) factor of the counts; zero for padding."""
+    number: Array
+    """(entries,) number of the entry within its fit."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """As `Work`, for any number of fits, on the host; entries of a fit stand together."""
+
+    tile: np.ndarray
+    owner: np.ndarray
+    leave: np.ndarray
+    scale: np.ndarray
+    n_fits: int
+
+    def chunks(self, most: int) -> Iterator[tuple[slice, Work]]:
+        """Batches of whole fits in at most `most` tiles (more only for a single larger fit)."""
+        size = np.bincount(self.owner, minlength=self.n_fits)
+        ends = np.cumsum(size)
+        first = 0
+        while first < self.n_fits:
+            begin = ends[first] - size[first]
+            last = int(np.searchsorted(ends, begin + most, side="right"))
+            last = min(max(last, first + 1), first + most, self.n_fits)
+            here = slice(int(begin), int(ends[last - 1]))
+            room = max(most, 1 << (here.stop - here.start - 1).bit_length())
+            yield slice(first, last), self._padded(here, first, room)
+            first = last
+
+    def _padded(self, here: slice, first: int, room: int) -> Work:
+        fill = room - (here.stop - here.start)
+        pad = lambda part, value: np.concatenate([part[here], np.full(fill, value, part.dtype)])
+        owner = pad(self.owner - first, room - 1)
+        begin = np.concatenate([[0], np.flatnonzero(np.diff(owner)) + 1])
+        number = np.arange(room) - np.repeat(begin, np.diff([*begin, room]))
+        entry = pad(self.tile, 0), owner, pad(self.leave, ALL), pad(self.scale, 0.0)
+        return Work(*entry, number.astype(np.uint32))
+
+
+class Table:
+    """The tiles of a block of nodes, with room for points; counts and folds by node."""
+
+    def __init__(
+        self, data: NodeData, folds: np.ndarray, n_points: int, n_mixtures: int, dtype: str
+    ):
+        """`folds` gives the fold of every row of `data`; `n_points` those of one mixture."""
+        counts = data.counts
+        self.n_tiles = -(-counts // TILE)
+        self.first = np.concatenate([[0], np.cumsum(self.n_tiles)[:-1]]).astype(np.int64)
+        self.point_tiles, self.n_points = -(-n_points // TILE), n_points
+        self.row_tiles = int(self.n_tiles.sum())
+        lines = _room(self.row_tiles + n_mixtures * self.point_tiles)
+        x = np.zeros((lines, TILE, data.n_features), dtype)
+        count = np.zeros((lines, TILE), dtype)
+        fold = np.full((lines, TILE), NO_FOLD, np.int8)
+        within = np.arange(len(data.rows)) - data.offsets[data.node_index]
+        place = self.first[data.node_index] * TILE + within
+        x.reshape(-1, data.n_features)[place] = data.rows
+        count.reshape(-1)[place] = data.row_weights
+        fold.reshape(-1)[place] = folds
+        self.tiles = Tiles(*map(jnp.asarray, (x, count, fold)))
+
+    def put_points(self, points: np.ndarray, weights: np.ndarray) -> None:
+        """Points (mixtures, points, d) with weights, behind the rows."""
+        n, _, d = points.shape
+        room = self.point_tiles * TILE
+        x, count = np.zeros((n, room, d)), np.zeros((n, room))
+        x[:, : self.n_points], count[:, : self.n_points] = points, weights
+        t = self.tiles
+        here = slice(self.row_tiles, self.row_tiles + n * self.point_tiles)
+        put = lambda part, new: part.at[here].set(
+            jnp.asarray(new.reshape(-1, *part.shape[1:]), part.dtype)
+        )
+        self.tiles = Tiles(put(t.x, x), put(t.count, count), t.fold)
+
+    def of_rows(self, node: np.ndarray, leave: np.ndarray) -> Entries:
+        """A fit for each of `node`, to its rows without the fold `leave`."""
+        times = self.n_tiles[node]
+        owner = np.repeat(np.arange(len(node)), times)
+        step = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
+        tile = self.first[node][owner] + step
+        return _entries(tile, owner, leave[owner], np.ones(len(owner)), len(node))
+
+    def of_points(self, fit: np.ndarray, source: np.ndarray, scale: np.ndarray, n: int) -> Entries:
+        """`n` fits to points: fit number `fit[e]` has those of `source[e]`, times `scale[e]`."""
+        nobody = np.zeros(0, np.int64)
+        rows = _entries(nobody, nobody, nobody, nobody, n)
+        return self._joined(rows, fit, source, scale)
+
+    def with_points(
+        self, node: np.ndarray, leave: np.ndarray, fit: np.ndarray, source: np.ndarray, scale
+    ) -> Entries:
+        """As `of_rows`; fit number `fit[e]` has the points of `source[e]` too, times `scale[e]`."""
+        return self._joined(self.of_rows(node, leave), fit, source, scale)
+
+    def _joined(self, rows: Entries, fit, source, scale) -> Entries:
+        owner = np.repeat(fit, self.point_tiles)
+        step = np.tile(np.arange(self.point_tiles), len(fit))
+        tile = self.row_tiles + np.repeat(source, self.point_tiles) * self.point_tiles + step
+        factor = np.repeat(scale, self.point_tiles)
+        owner = np.concatenate([rows.owner, owner])
+        order = np.argsort(owner, kind="stable")
+        join = lambda a, b: np.concatenate([a, b])[order]
+        leave = join(rows.leave, np.full(len(tile), ALL))
+        return _entries(
+            join(rows.tile, tile), owner[order], leave, join(rows.scale, factor), rows.n_fits
+        )
+
+
+def _entries(tile, owner, leave, scale, n_fits) -> Entries:
+    parts = tile.astype(np.int32), owner.astype(np.int32), leave.astype(np.int8)
+    return Entries(*parts, np.asarray(scale, np.float64), n_fits)
+
+
+def _room(n: int) -> int:
+    """The next power of two: one more node rarely means a new program."""
+    return 1 << max(n - 1, 1).bit_length()

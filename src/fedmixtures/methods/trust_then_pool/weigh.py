@@ -1,0 +1,76 @@
+r"""Step 8, weigh: how much each level counts at a node, by its own out-of-fold densities.
+
+Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows. What is proved is
+prequential: foretell each row by levels weighed by the rows before it, equally at first, then
+$w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
+that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever has lied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from fedmixtures.methods.base import Request, Sum
+from fedmixtures.methods.trust_then_pool.nodes import Nodes
+
+SHRINK = 20.0
+"""Rows that the network's weights count for at a node."""
+LEAST_ROWS = 0.02
+"""Rows that every level has for sure."""
+LEAST_WEIGHT = 1e-4
+"""Of a level in the whole network."""
+ROUNDS = 15
+LOCAL_STEPS = 50
+LOWEST = -1e3
+"""What a density that is no number, or less than this, counts as."""
+
+
+def weights(
+    nodes: Nodes, density: np.ndarray, group: np.ndarray
+) -> Generator[Request, Any, np.ndarray]:
+    """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
+    density = usable(density)
+    n_levels = len(density)
+    network = np.full((nodes.n, n_levels), 1.0 / n_levels)
+    for _ in range(ROUNDS):
+        total = yield Sum(_shares(nodes, density, network), group)
+        good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
+        total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
+        share = total / total.sum(-1, keepdims=True)
+        # Twice the step of EM in logarithms: no fixed point moves, and half the sums do.
+        network = np.maximum(share**2 / network, LEAST_WEIGHT)
+        network = network / network.sum(-1, keepdims=True)
+    found = network
+    for _ in range(LOCAL_STEPS):
+        found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
+        found = found / found.sum(-1, keepdims=True)
+    return found
+
+
+def usable(density: np.ndarray) -> np.ndarray:
+    """Finite densities: what is none counts as very unlikely."""
+    return np.maximum(np.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
+
+
+def _shares(nodes: Nodes, density: np.ndarray, by_node: np.ndarray) -> np.ndarray:
+    """(nodes, levels) rows that each level explains, under these weights."""
+    joint = np.log(by_node).T[:, nodes.node_of, None] + density
+    share = np.exp(joint - logsumexp(joint, axis=0)) * nodes.count
+    return np.stack([nodes.per_node(part) for part in share], axis=-1)
+
+
+def evidence(nodes: Nodes, density: np.ndarray) -> np.ndarray:
+    """(nodes, levels) mean out-of-fold log-density of own rows."""
+    total = [nodes.per_node(part * nodes.count) for part in usable(density)]
+    return np.stack(total, axis=-1) / nodes.rows_of[:, None]
+
+
+def prequential(nodes: Nodes, density: np.ndarray) -> np.ndarray:
+    """(nodes, 1 + levels) total log-loss: of the levels weighed as rows come, and of each alone."""
+    each = -evidence(nodes, density) * nodes.rows_of[:, None]
+    first = np.log(1.0 / each.shape[1])
+    return np.column_stack([-logsumexp(first - each, axis=1), each])

@@ -1,0 +1,63 @@
+"""The page that a site's administrator reads before a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedmixtures.federation.explain import explain
+from fedmixtures.federation.job_file import read_job
+from fedmixtures.federation.node.site import SiteConfig
+
+JOB = """
+name = "bmi-groups"
+features = ["age", "bmi"]
+sites = ["hospital-1", "hospital-2", "hospital-3"]
+edges = [["hospital-1", "hospital-2"], ["hospital-2", "hospital-3", 0.5]]
+components = 3
+rounds = 40
+seed = 0
+shift = [50.0, 25.0]
+scale = [20.0, 5.0]
+method = "gtv-mmd"
+collector = "researcher@uni.example"
+"""
+SITE = """
+name = "hospital-2"
+[data]
+path = "patients.csv"
+columns = ["age", "bmi"]
+person = "patient"
+[limits]
+max_rounds = 200
+"""
+
+
+@pytest.fixture
+def page(tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+
+    def written(site: str, job: str = JOB) -> str:
+        (tmp_path / "job.toml").write_text(job)
+        (tmp_path / "site.toml").write_text(site)
+        given = read_job(tmp_path / "job.toml")
+        return explain(given, SiteConfig.load(tmp_path / "site.toml")).replace(given.key, "KEY")
+
+    return written
+
+
+def test_the_page_as_it_is_printed(page):
+    assert page(SITE) == (Path(__file__).parent / "explain.txt").read_text()
+
+
+def test_a_refused_job_says_why(page):
+    text = " ".join(page(SITE.replace("200", "20")).split())
+    assert "Verdict REFUSED. site 'hospital-2' refuses the job: 40 rounds are asked for" in text
+
+
+def test_privacy_is_explained_by_its_noise(page):
+    text = " ".join(page(SITE, JOB + "privacy = { clip = 1.0, noise = 30.0 }\n").split())
+    assert "each person's gradient is shortened to 1" in text
+    assert "a public start" in text
+    assert "Epsilon in all jobs together: at most 3." in text

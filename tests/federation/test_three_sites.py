@@ -1,0 +1,40 @@
+"""The one deployed run of `make test`: a hub and three sites as processes, one killed and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from deployed import a_fit, federation, fitted
+from federated import engine_solution, same_bits, site_rows
+
+pytest.importorskip("nvflare")
+pytestmark = [
+    pytest.mark.deployed,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
+NAMES = ("aachen", "bergen", "cork")
+
+
+def test_three_sites_one_killed_and_back(tmp_path, home):
+    rows = {name: site_rows((96, 96, 96, 96))[name] for name in NAMES}
+    edges = (("aachen", "bergen", 1.0), ("bergen", "cork", 0.5))
+    job = a_fit("mmd", 150, n_components=dict.fromkeys(NAMES, 3), edges=edges)
+    killed = []
+
+    def kill():
+        killed.append([process.pid for process in machine.parties["bergen"].working()])
+        machine.parties["bergen"].crash()
+
+    with federation(tmp_path / "fed", rows) as machine:
+        machine.driver.listener.when(5, kill, n_sites=3)
+        # Long deadlines: only a dead site is lost, not one that shares a busy machine.
+        record, models = fitted(machine, job, patience=240, start_timeout=240.0)
+    assert killed
+    assert killed[0]
+    outcomes = [segment["outcome"] for segment in record.segments]
+    assert outcomes[-1] == "completed"
+    assert "lost" in outcomes
+    assert record.segments[-1]["first_round"] >= 5
+    assert record.absent == []
+    alone = engine_solution(job, rows, block_size=1)
+    assert all(same_bits(models[name], alone.mixture(name)) for name in NAMES)

@@ -1,0 +1,400 @@
+"""Each step of levels of trust against a plain computation, and what has to hold for any rows."""
+
+import jax
+import numpy as np
+import pytest
+from fedmixtures.engine.options import Options
+from scipy.stats import multivariate_normal
+
+import fedmixtures as fm
+from fedmixtures.data import shifted_blocks
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.layout.blocks import conversation_block, node_block
+from fedmixtures.engine.run.conversation import InProcess, converse
+from fedmixtures.graph.convert import as_network
+from fedmixtures.methods.base import Groups
+from fedmixtures.methods.trust_then_pool import fits, weigh
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
+from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
+from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
+from fedmixtures.methods.trust_then_pool.tiles import ALL, TILE
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.precision import double
+
+pytestmark = pytest.mark.rounding
+K = 2
+
+
+@pytest.fixture(scope="module")
+def data():
+    scenario = shifted_blocks(n_blocks=2, nodes_per_block=3, n_components=K, n_train=40, seed=3)
+    return NodeData.from_rows(scenario.X, scenario.nodes)
+
+
+def a_block(data, graph="full"):
+    network = as_network(graph, data.labels).aligned(data.labels)
+    return conversation_block(data, network, [K] * data.n_nodes, 0)
+
+
+@pytest.fixture(scope="module")
+def nodes(data):
+    with double():
+        block = a_block(data)
+        return Nodes(block, drive(common_units(block), InProcess(block)), 5, 1e-3)
+
+
+@pytest.fixture(scope="module")
+def own(nodes):
+    with double():
+        return own_level(nodes, 8.0, 2)
+
+
+@pytest.fixture(autouse=True)
+def in_double():
+    with double():
+        yield
+
+
+def drive(generator, engine):
+    answer = None
+    while True:
+        try:
+            answer = engine(generator.send(answer))
+        except StopIteration as end:
+            return end.value
+
+
+def rows_of(nodes, i):
+    """Rows of a node in common units, their counts and folds, from the tiles."""
+    here = nodes.node_of == i
+    count = nodes.count[here].reshape(-1)
+    x = np.asarray(nodes.table.tiles.x)[: nodes.table.row_tiles][here].reshape(len(count), -1)
+    return x[count > 0], count[count > 0], nodes.fold[here].reshape(-1)[count > 0]
+
+
+def plain_step(theta, x, count, nu, ridge):
+    """One MAP step of one mixture, written out."""
+    dense = [w * multivariate_normal(m, c).pdf(x) for w, m, c in zip(*theta.parts, strict=True)]
+    share = np.stack(dense) / np.sum(dense, 0) * count
+    mass = share.sum(1)
+    means = share @ x / mass[:, None]
+    spread = np.stack(
+        [(s[:, None] * (x - m)).T @ (x - m) for s, m in zip(share, means, strict=True)]
+    )
+    common = spread.sum(0) / mass.sum()
+    covariances = (spread + nu * common) / (mass + nu)[:, None, None] + ridge * np.eye(x.shape[1])
+    return Mixture((mass + 1) / (mass + 1).sum(), means, covariances)
+
+
+def test_units_are_those_of_all_rows(data):
+    block = a_block(data)
+    units = drive(common_units(block), InProcess(block))
+    np.testing.assert_allclose(units.centre, data.rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(units.scale, data.rows.std(0), rtol=1e-12)
+    theta = Mixture(np.ones((1, 1)), np.zeros((1, 1, 2)), np.eye(2)[None, None])
+    back = units.users(theta)
+    np.testing.assert_allclose(back.means[0, 0], data.rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(np.diag(back.covariances[0, 0]), data.rows.var(0), rtol=1e-12)
+
+
+def test_a_constant_column_keeps_its_unit():
+    rows = np.column_stack([np.arange(20.0), np.full(20, 1e6 / 3)])
+    block = a_block(NodeData.from_rows(rows, np.arange(20) % 2))
+    assert drive(common_units(block), InProcess(block)).scale[1] == 1.0
+
+
+def test_folds_deal_out_distinct_rows_evenly_and_equal_rows_together():
+    rows = np.repeat(np.random.default_rng(0).normal(size=(33, 2)), 3, axis=0)
+    block = a_block(NodeData.from_rows(rows, np.zeros(99, int)))
+    nodes = Nodes(block, Units(np.zeros(2), np.ones(2)), 5, 1e-3)
+    _, count, fold = rows_of(nodes, 0)
+    assert (count == 3).all()
+    assert sorted(np.bincount(fold)) == [6, 6, 7, 7, 7]
+
+
+def test_one_step_of_the_batch_is_the_m_step_written_out(nodes, own):
+    entries = nodes.table.of_rows(np.array([4, 1]), np.array([ALL, 2]))
+    start = jax.tree.map(lambda part: part[[4, 1]], own.theta)
+    found = nodes.fitted(entries, start, 3.0, 1, tolerance=0.0)
+    for place, (node, leave) in enumerate([(4, ALL), (1, 2)]):
+        x, count, fold = rows_of(nodes, node)
+        expected = plain_step(start.at(place), x[fold != leave], count[fold != leave], 3.0, 1e-3)
+        for one, other in zip(found.theta.at(place).parts, expected.parts, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+        assert found.own.mass[place].sum() == pytest.approx((fold != leave).sum())
+
+
+def test_a_base_counts_as_rows_do(nodes, own):
+    """EM beside a base of another node's sums is EM of both nodes' rows, one step on."""
+    theta = jax.tree.map(lambda part: part[[0]], own.theta)
+    sums = nodes.fitted(nodes.table.of_rows(np.array([3]), np.array([ALL])), theta, 1.0, 0).own
+    base = fits.Base.of(theta, sums)
+    entries = nodes.table.of_rows(np.array([0]), np.array([ALL]))
+    found = nodes.fitted(
+        entries, theta, 2.0, 1, base=base, pseudo=base.mass + 1.0, tolerance=0.0
+    ).theta.at(0)
+    x, count, _ = (
+        np.concatenate(p) for p in zip(rows_of(nodes, 0), rows_of(nodes, 3), strict=True)
+    )
+    expected = plain_step(theta.at(0), x, count, 2.0, 1e-3)
+    for one, other in zip(found.parts, expected.parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
+
+
+def test_out_of_fold_densities_are_of_the_model_without_the_fold(nodes, own):
+    x, _, fold = rows_of(nodes, 2)
+    here = nodes.node_of == 2
+    found = own.density[here].reshape(-1)[nodes.count[here].reshape(-1) > 0]
+    expected = np.array(
+        [
+            own.folds.at(f * nodes.n + 2).log_density(row[None])[0]
+            for row, f in zip(x, fold, strict=True)
+        ]
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_a_fit_is_the_same_in_any_batch(nodes):
+    node, leave = np.array([0, 5, 3]), np.array([ALL, 1, 4])
+    present = np.ones((3, K), bool)
+    keys = nodes.keys(node, 9)
+    whole = nodes.fresh(nodes.table.of_rows(node, leave), 8.0, 5, keys, present).theta
+    for i in range(3):
+        entries = nodes.table.of_rows(node[[i]], leave[[i]])
+        alone = nodes.fresh(entries, 8.0, 5, keys[[i]], present[[i]]).theta
+        for one, other in zip(alone.parts, whole.parts, strict=True):
+            np.testing.assert_allclose(one[0], other[i], rtol=1e-9, atol=1e-12)
+
+
+def test_more_rows_than_a_tile_and_than_a_call_are_one_fit():
+    rng = np.random.default_rng(1)
+    big = rng.normal(size=(TILE * (fits.most_tiles() + 3) + 5, 2))
+    rows = np.concatenate([big, rng.normal(size=(20, 2))])
+    labels = np.repeat([0, 1], [len(big), 20])
+    block = a_block(NodeData.from_rows(rows, labels))
+    nodes = Nodes(block, Units(np.zeros(2), np.ones(2)), 3, 1e-3)
+    centres = np.array([[[-1.0, 0], [1, 0]]] * 2)
+    theta = Mixture(np.full((2, K), 0.5), centres, np.tile(np.eye(2), (2, K, 1, 1)))
+    entries = nodes.table.of_rows(np.array([0, 1]), np.array([ALL, ALL]))
+    found = nodes.fitted(entries, theta, 8.0, 1, tolerance=0.0).theta
+    for i, own_rows in enumerate((big, rows[len(big) :])):
+        expected = plain_step(theta.at(i), own_rows, np.ones(len(own_rows)), 8.0, 1e-3)
+        np.testing.assert_allclose(found.at(i).means, expected.means, rtol=1e-9)
+
+
+def test_centres_are_rows_and_differ(nodes):
+    entries = nodes.table.of_rows(np.arange(6), np.full(6, ALL))
+    found = fits.seeded(nodes.table.tiles, entries, nodes.keys(np.arange(6), 1), np.ones((6, K)))
+    for i in range(6):
+        x, *_ = rows_of(nodes, i)
+        distance = np.abs(found.means[i][:, None] - x[None]).sum(-1)
+        assert (distance.min(1) < 1e-12).all()
+        assert len(set(distance.argmin(1))) == K
+
+
+def everyone(nodes, own, **more):
+    heard = Heard(nodes, released(nodes, own))
+    n = nodes.n
+    groups = Groups(np.zeros(n, int), np.full(n, n), np.arange(n))
+    live = np.ones(len(heard.receiver), bool)
+    steps = more.get("steps", (2, 3))
+    strengths = np.array(more.get("strengths", [8.0]))
+    level = pooled_level(nodes, own, heard, groups, live, strengths, steps, 3)
+    return drive(level, InProcess(nodes.block))[0]
+
+
+def test_pooled_em_is_em_of_all_rows(nodes, own):
+    before, after = everyone(nodes, own, steps=(2, 3)), everyone(nodes, own, steps=(2, 4))
+    parts = [rows_of(nodes, i) for i in range(nodes.n)]
+    x, count = (np.concatenate([p[j] for p in parts]) for j in (0, 1))
+    expected = plain_step(before.theta.at(0), x, count, 8.0, 1e-3)
+    for i in range(nodes.n):
+        np.testing.assert_allclose(after.theta.at(i).means, expected.means, rtol=1e-8)
+        np.testing.assert_allclose(after.theta.at(i).covariances, expected.covariances, rtol=1e-8)
+
+
+def test_a_fold_is_left_out_of_the_pool_at_home(nodes, own):
+    """The model that judges a fold is one M-step of everybody's rows but that fold's."""
+    pooled = everyone(nodes, own)
+    parts = [rows_of(nodes, i) for i in range(nodes.n)]
+    node, fold = 4, 1
+    kept = [p[2] != fold if i == node else np.ones(len(p[0]), bool) for i, p in enumerate(parts)]
+    x = np.concatenate([p[0][k] for p, k in zip(parts, kept, strict=True)])
+    expected = plain_step(pooled.theta.at(0), x, np.ones(len(x)), 8.0, 1e-3)
+    found = pooled.level.folds.at(fold * nodes.n + node)
+    for one, other in zip(found.parts, expected.parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-10)
+
+
+def test_the_strength_is_the_one_that_foretells_best(nodes, own):
+    one = {s: everyone(nodes, own, strengths=[8.0, s]) for s in (0.1,)}[0.1]
+    scores = {}
+    for s in (8.0, 0.1):
+        level = everyone(nodes, own, strengths=[8.0, s] if s == 0.1 else [8.0])
+        scores[s] = (level.level.density * nodes.count).sum()
+    assert (one.level.density * nodes.count).sum() == pytest.approx(max(scores.values()))
+
+
+def test_bad_totals_are_seen():
+    good = Statistics(np.zeros(1), np.ones((1, 2)), np.zeros((1, 2, 2)), np.ones((1, 2, 2, 2)))
+    assert sound(good).all()
+    for part, value in (("mass", -1.0), ("first", np.nan), ("first", 1.7e308), ("second", -1.0)):
+        bad = {n: np.array(getattr(good, n)) for n in ("log_likelihood", "mass", "first", "second")}
+        bad[part][0, 0] = value
+        assert not sound(Statistics(**bad)).any(), part
+
+
+def test_the_bound_is_what_foretelling_row_by_row_gives(nodes):
+    rng = np.random.default_rng(2)
+    density = rng.normal(-3, 2, size=(3, *nodes.count.shape))
+    found = weigh.prequential(nodes, density)
+    here = nodes.node_of == 1
+    count = nodes.count[here].reshape(-1)
+    own = density[:, here].reshape(3, -1)[:, count > 0]
+    weights, loss = np.full(3, 1 / 3), 0.0
+    for row in rng.permutation(own.shape[1]):  # in any order
+        chance = weights @ np.exp(own[:, row])
+        loss -= np.log(chance)
+        weights = weights * np.exp(own[:, row]) / chance
+    assert found[1, 0] == pytest.approx(loss)
+    np.testing.assert_allclose(found[1, 1:], -own.sum(1))
+    assert (found[:, :1] <= found[:, 1:] + np.log(3) + 1e-9).all()
+
+
+def test_weights_prefer_the_level_that_foretells_and_forgive_nonsense(nodes):
+    density = np.stack([np.full(nodes.count.shape, v) for v in (-5.0, -2.0, np.nan)])
+    group = np.zeros(nodes.n, int)
+    found = drive(weigh.weights(nodes, density, group), InProcess(nodes.block))
+    assert (found[:, 1] > 0.95).all()
+    np.testing.assert_allclose(found.sum(1), 1)
+
+
+def outcome(X, labels, graph="full", method=None, **options):
+    data = NodeData.from_rows(X, labels)
+    network = as_network(graph, data.labels).aligned(data.labels)
+    method = method or fm.TrustThenPool(n_starts=2, pool_steps=(3, 6))
+    return fm.solve(method, data, network, None, Options(**options), K)
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    return shifted_blocks(n_blocks=2, nodes_per_block=3, n_components=K, n_train=40, seed=3)
+
+
+@pytest.fixture(scope="module")
+def solution(scenario):
+    return outcome(scenario.X, scenario.nodes)
+
+
+def test_blocks_are_found_and_weighed(solution):
+    group = solution.account.nodes["group"]
+    assert len(set(group[:3])) == len(set(group[3:])) == 1
+    assert group[0] != group[3]
+    levels = solution.levels
+    np.testing.assert_allclose(levels.weights.sum(1), 1)
+    shared = levels.weights[:, [levels.names.index(n) for n in ("group", "near")]].sum(1)
+    assert (shared > 0.5).all()
+    assert (levels.prequential[:, :1] <= levels.prequential[:, 1:] + np.log(5) + 1e-6).all()
+
+
+def test_scale_and_offset_change_nothing(scenario, solution):
+    factor, offset = np.array([1e-6, 1e6]), np.array([1e6, -3.0])
+    moved = outcome(scenario.X * factor + offset, scenario.nodes)
+    np.testing.assert_allclose(moved.levels.weights, solution.levels.weights, atol=1e-3)
+    means = (moved.theta.means - offset) / factor
+    np.testing.assert_allclose(means[..., 1], solution.theta.means[..., 1], rtol=1e-6, atol=1e-6)
+
+
+def test_single_precision_is_near_double(scenario, solution):
+    single = outcome(scenario.X, scenario.nodes, dtype="float32")
+    rows, nodes = scenario.X_validation, scenario.nodes_validation
+    score = lambda s: np.mean(
+        [
+            s.levels.density.at(i).log_density(rows[nodes == v]).mean()
+            for i, v in enumerate(s.labels)
+        ]
+    )
+    assert score(single) == pytest.approx(score(solution), abs=1e-3)
+
+
+def test_the_order_of_nodes_and_rows_changes_nothing(scenario, solution):
+    order = np.random.default_rng(0).permutation(len(scenario.X))
+    labels = np.array([f"n{v}" for v in scenario.nodes])
+    one, other = (outcome(scenario.X[o], labels[o]) for o in (slice(None), order))
+    np.testing.assert_allclose(one.theta.means, other.theta.means, rtol=1e-9)
+    np.testing.assert_allclose(one.levels.weights, other.levels.weights, rtol=1e-6, atol=1e-9)
+
+
+def test_nodes_apart_end_as_a_block_of_all(scenario):
+    """As silos run it: a generator per node, in step; replies are cut out of the whole."""
+    data = NodeData.from_rows(scenario.X, scenario.nodes)
+    block = a_block(data)
+    method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 2), weaker=(1.0,))
+    engine = InProcess(block)
+    whole = converse(method, block, InProcess(block))
+    talks = []
+    for i, label in enumerate(data.labels):
+        edges = block.receiver == i
+        neighbours = {
+            data.labels[j]: w for j, w in zip(block.sender[edges], block.weight[edges], strict=True)
+        }
+        talks.append(method.run(node_block(label, *data.of(i), neighbours, K)[0]))
+    requests, ends = [next(talk) for talk in talks], []
+    while not ends:
+        join = lambda *parts: np.concatenate([np.asarray(p) for p in parts])
+        values = [list(vars(r).values()) for r in requests]
+        joined = [
+            None if column[0] is None else jax.tree.map(join, *column)
+            for column in zip(*values, strict=True)
+        ]
+        replies = engine(type(requests[0])(*joined))
+        for i, talk in enumerate(talks):
+            kind = type(requests[i]).__name__
+            edges = np.flatnonzero(block.receiver == i)
+            index = {
+                "Broadcast": [i, *block.sender[edges]], "PerNeighbour": edges,
+                "Sum": [i], "Connect": [i],
+            }[kind]  # fmt: skip
+            part = jax.tree.map(lambda p, index=index: np.asarray(p)[index], replies)
+            try:
+                requests[i] = talk.send(part)
+            except StopIteration as end:
+                ends.append(end.value)
+    for i, end in enumerate(ends):
+        np.testing.assert_allclose(end.theta.means[0], whole.theta.means[i], rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(end.levels.weights[0], whole.levels.weights[i], atol=1e-6)
+
+
+def test_a_node_alone_has_its_own_level_only():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    alone = outcome(X, np.zeros(60, int), graph=None)
+    own = alone.levels.theta.means[0, 0]
+    for level in range(5):
+        np.testing.assert_allclose(alone.levels.theta.means[level, 0], own, atol=0.2)
+    assert alone.traffic.total == 0
+
+
+def test_few_rows_cap_components_and_say_so():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(40, 2)), np.zeros((3, 2)), rng.normal(size=(40, 2))])
+    labels = np.repeat(["a", "few", "c"], [40, 3, 40])
+    with pytest.warns(fm.FitWarning, match="'few'"):
+        found = outcome(X, labels)
+    assert np.isfinite(found.levels.density.at(1).log_density(X[:5])).all()
+
+
+def test_settings_of_the_earlier_form_warn():
+    with pytest.warns(FutureWarning, match="`caution` of TrustThenPool has no effect"):
+        fm.TrustThenPool(caution=2.0)
+    with pytest.raises(ValueError, match="`levels` is .* Give some of own, near"):
+        fm.TrustThenPool(levels=("owned",))
+
+
+def test_groups_too_small_to_pool_are_each_alone(scenario):
+    method = fm.TrustThenPool(n_starts=1, pool_steps=(2, 3), smallest_group=4)
+    found = outcome(scenario.X, scenario.nodes, method=method)
+    assert (found.account.nodes["size"] == 1).all()
+    group, own = (found.levels.names.index(name) for name in ("group", "own"))
+    means = found.levels.theta.means
+    np.testing.assert_array_equal(means[group], means[own])
