@@ -9,6 +9,7 @@ from fedmixtures import (
     KL,
     MMD,
     Euclidean,
+    FitWarning,
     GTVMin,
     Local,
     Mixture,
@@ -154,3 +155,10 @@ class _Loose:
 
     def __init__(self, **values):
         vars(self).update(values)
+
+
+def test_steps_that_climb_are_told(alike):
+    X = alike.X * [1.0, 0.05]
+    model = NetworkGaussianMixture(3, graph=alike.network, method="gtv-mmd", random_state=7)
+    with pytest.warns(FitWarning, match="rose from .* to .*solver='em'"):
+        model.fit(X, nodes=alike.nodes)

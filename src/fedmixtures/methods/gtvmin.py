@@ -184,13 +184,15 @@ class GTVMin(NodeProgram):
 
     @property
     def rate(self) -> float | None:
-        """The given step size."""
-        return None if self.search is not None else self.learning_rate
+        """The given step size; steps of EM's kind have none."""
+        return None if self.search is not None or self.solver == "em" else self.learning_rate
 
     @property
     def search(self) -> Backtracking | None:
-        """By backtracking, unless a step size is given."""
+        """By backtracking, unless a step size is given or every node finds its own."""
         given = self.learning_rate
+        if self.solver == "em":
+            return None
         if isinstance(given, Backtracking):
             return given
         return Backtracking() if given == "auto" else None
@@ -201,12 +203,15 @@ class GTVMin(NodeProgram):
 
     @property
     def certifiable(self) -> bool:
-        """Proposition 1: a smooth symmetric discrepancy and one local step."""
+        """Proposition 1: a smooth symmetric discrepancy and one plain local step."""
         d = self.discrepancy
-        return d.smooth and d.symmetric and not d.random and self.n_local_steps == 1
+        plain = self.solver == "gradient" and self.prior is None and self.n_local_steps == 1
+        return d.smooth and d.symmetric and not d.random and plain
 
     def remedy(self, weighted_degree: float) -> str:
         """Name the step size, and the coupling where it makes the step too long."""
+        if self.rate is None:
+            return super().remedy(weighted_degree)
         coupling = self.alpha * weighted_degree * (self.rate or 0.0)
         if coupling > 1:
             limit = 0.5 / (self.alpha * weighted_degree)
@@ -217,7 +222,7 @@ class GTVMin(NodeProgram):
             )
         return (
             f"learning_rate={self.rate:g} is likely too large for these features: lower it, "
-            "standardize the features, or use learning_rate='auto'."
+            "standardize the features, use learning_rate='auto', or solver='em' with a prior."
         )
 
     def _node_objective(
