@@ -31,7 +31,7 @@ CHUNK_CELLS = 200_000
 """Rounds times nodes in one device call, at most: what its record may hold."""
 LOOK_EVERY = 10
 """Rounds between two looks at whether the run has converged."""
-RISEN = 0.1
+RISEN = 0.5
 """Nats per node that an objective may end above its start before it is worth a warning."""
 
 
@@ -223,9 +223,10 @@ class Run:
         return self.made(states, done, status, message)
 
     def risen(self) -> str:
-        """A warning if steps of a given length ended above where they began; empty otherwise."""
+        """A warning if coupled nodes, with steps of a given length, ended above their start."""
         before, after = self.trace.objective[[0, -1]]
-        if self.given.rate is None or after - before <= RISEN * self.data.n_nodes:
+        coupled = self.given.rate is not None and len(self.network.source) > 0
+        if not coupled or after - before <= RISEN * self.data.n_nodes:
             return ""
         degree = float(self.network.weighted_degree.max(initial=0.0))
         message = (
