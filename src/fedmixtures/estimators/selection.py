@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.model_selection import BaseCrossValidator
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest, first_least
@@ -132,6 +133,41 @@ def folds(nodes: np.ndarray, n_folds: int, seed: int, n_components: Any) -> np.n
         if count - -(-count // n_folds) >= k:
             fold[rng.permutation(rows)] = dealt
     return fold
+
+
+class NodeKFold(BaseCrossValidator):
+    """Folds that deal every node's rows: each node is in every training set.
+
+    For `GridSearchCV` and `cross_val_score`, with the node of each row as `groups`, or as `y`.
+
+    Parameters
+    ----------
+    n_splits
+        Parts the rows of every node are dealt into.
+    random_state
+        Seeds the deal; a node's own deal depends on its label and on nothing else.
+    min_train
+        A node keeps at least so many rows in every training set; one with too few to spare is
+        never held out.
+    """
+
+    def __init__(self, n_splits: int = 5, *, random_state: int = 0, min_train: int = 1):
+        self.n_splits, self.random_state, self.min_train = n_splits, random_state, min_train
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """How many folds there are."""
+        del X, y, groups
+        return self.n_splits
+
+    def split(self, X: Any, y: Any = None, groups: Any = None):
+        """Positions to train on and to test on, for every fold."""
+        _checks.whole("n_splits", self.n_splits, minimum=2)
+        nodes = groups if groups is not None else y
+        if nodes is None:
+            raise ValueError("`groups` is missing. Give the node of each row, as groups or as y.")
+        fold = folds(np.asarray(nodes), self.n_splits, self.random_state, self.min_train)
+        for number in range(self.n_splits):
+            yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
 
 
 @dataclass(frozen=True)
