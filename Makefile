@@ -96,6 +96,7 @@ TRUST := trust-sbm trust-robust trust-digits trust-ablation trust-cost
 
 trust: $(DEMO_READY)  ## Trust-then-Pool against everything else, 20 seeds, into results/
 	$(BIN)/python -m reproduction $(TRUST)
+	$(BIN)/python -m reproduction.before
 	$(BIN)/python -m reproduction.page docs/trust.md results
 
 clean:  ## Remove caches and build products (.venv stays)
