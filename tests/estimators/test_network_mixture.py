@@ -324,6 +324,7 @@ SMALL_STEPS = GTVMin(Euclidean(), learning_rate=1e-4)  # two rows make spikes
 METHODS_OF_ROUNDS = ["gtv-mmd", SMALL_STEPS, "fedem", "fedkmeans", "consensus-em", "fedgrem"]
 
 
+@pytest.mark.filterwarnings("ignore:the objective rose")  # components without a width
 @pytest.mark.parametrize(
     "method", [*METHODS_OF_ROUNDS, "local", "centralized", "fedgengmm", "trust"]
 )
@@ -341,6 +342,7 @@ def test_a_node_with_few_distinct_rows_gets_few_components(case, make, method):
         assert model.mixtures_["d"].n_components == 2
 
 
+@pytest.mark.filterwarnings("ignore:the objective rose")  # components without a width
 def test_rows_that_repeat_are_found_among_many(case, make):
     X = case.X.copy()
     X[case.nodes == "b"] = np.tile(X[case.nodes == "b"][:2], (20, 1))

@@ -68,6 +68,11 @@ def program_of(job: Job) -> GTVMin:
         raise JobError(str(error)) from None
     if job.privacy is None:
         return program
+    if program.solver != "gradient" or program.prior is not None:
+        raise JobError(
+            "noise for privacy is made for plain gradients of rows. Give solver='gradient' and no "
+            "prior, or a job without privacy"
+        )
     return PrivateGTVMin.of(program, job.privacy["clip"], job.privacy["noise"])
 
 
