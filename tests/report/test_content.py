@@ -10,7 +10,7 @@ from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators.trust import Trust
 from fedmixtures.graph.convert import from_edges
-from fedmixtures.methods.base import Account
+from fedmixtures.methods.base import Account, Levels
 from fedmixtures.report import edges, planes
 from fedmixtures.report.content import build_content
 from fedmixtures.report.layout import positions
@@ -140,6 +140,22 @@ def test_where_nobody_listened_the_headline_says_so(found):
     content = build_content(dataclasses.replace(found, traffic=silent))
     assert headline(content) == "One mixture for each of 9 nodes. Nobody listened to anybody."
     assert "every node learned from its own rows alone" in story(content)
+
+
+def test_levels_say_who_is_relied_on(found):
+    n = found.data.n_nodes
+    stack = Mixture(*(np.stack([part, part]) for part in found.theta.parts))
+    weights = np.tile([0.25, 0.75], (n, 1))
+    nothing = np.zeros((n, 2))
+    levels = Levels(
+        ("own", "everyone"), stack, weights, nothing, np.zeros(n, int), np.zeros((n, 3))
+    )
+    page = render(build_content(dataclasses.replace(found, levels=levels)), static=True)
+    assert "Whom nodes rely on" in page
+    assert "75%" in page
+    alone = dataclasses.replace(levels, weights=np.tile([1.0, 0.0], (n, 1)))
+    content = build_content(dataclasses.replace(found, levels=alone))
+    assert "Nobody listened to anybody" in headline(content)
 
 
 def test_one_feature_has_a_page_too(found):

@@ -19,7 +19,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
+from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.reporting import findings_of
@@ -86,19 +86,19 @@ class Watch:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
 
     @cached_property
-    def _evaluator(self) -> Evaluator:
+    def _evaluator(self) -> Evaluator | None:
         """The held-out rows, laid out once for all looks."""
-        return Evaluator(self.task.test)
+        return None if self.task.test is None else Evaluator(self.task.test)
 
     def _look(self, snapshots: dict[int, Mixture]) -> None:
         """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
-        test = self.task.test
-        if test is None:
+        test, evaluator = self.task.test, self._evaluator
+        if test is None or evaluator is None:
             return
         position = {label: i for i, label in enumerate(self.task.labels)}
         places = np.array([position[label] for label in test.labels])
         for reached, theta in snapshots.items():
-            joint = self._evaluator.log_joint(self.task.scale.original(theta.at(places)))
+            joint = evaluator.log_joint(self.task.scale.original(theta.at(places)))
             values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
             means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
             self.held_out[reached] = float(means.mean())
@@ -184,18 +184,21 @@ def baseline_scores(
 
     Where nothing was sent, nobody listened: the fit itself is the one with own data only.
     """
-    beside = baselines(task, settings, own=fitted.model.traffic_.total > 0)
+    beside = baselines(task, settings, fitted)
     return scores_beside(task, fitted, beside), beside.notes
 
 
-def baselines(task: Task, settings: FitSettings, own: bool = True) -> Baselines:
+def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     """Fit what there is to compare with, if any row was held out to compare on."""
     if task.test is None or not task.method.has_likelihood:
         return Baselines()
     rows = task.problem.data.rows
     values = pooled = None
     notes: tuple[str, ...] = ()
-    if own:
+    own = own_level(fitted.model.solution_)
+    if own is not None:
+        values = log_densities(own, task.test)
+    elif fitted.model.traffic_.total:
         method = own_data_only(task.method, rows)
         values, notes = _baseline(task.fitted_by(method), settings, "own data only")
     if settings.pooled and not isinstance(task.components, dict):

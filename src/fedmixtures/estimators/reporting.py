@@ -13,7 +13,7 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import own_data_only
+from fedmixtures.estimators.baselines import own_data_only, own_level
 from fedmixtures.estimators.scoring import log_densities, mixture_at
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.layout import positions
@@ -91,8 +91,10 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
     names = np.empty(held.n_nodes, dtype=object)
     names[:] = held.labels
     nodes[held.source_index] = names[held.node_index]
-    own = None
-    if model.traffic_.total:
+    own, level = None, own_level(model.solution_)
+    if level is not None:
+        own = log_densities(level, held)
+    elif model.traffic_.total:
         method = own_data_only(resolve.resolve_method(model.method), data.rows)
         problem = resolve.Problem.of(data, model.network_, method, model.n_components)
         seed = resolve.resolve_seed(model.random_state)

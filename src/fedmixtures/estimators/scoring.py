@@ -195,7 +195,7 @@ class NodeScores:
 
 def assigned(joint: np.ndarray) -> np.ndarray:
     """The most probable component of every row; of equals up to rounding the first."""
-    return first_greatest(joint, scale=1.0)
+    return np.asarray(first_greatest(joint, scale=1.0))
 
 
 def probabilities(joint: np.ndarray) -> np.ndarray:

@@ -106,12 +106,12 @@ def select_alpha(
     rows: list[np.ndarray] = []
     more = list(LARGER_ALPHAS) if alphas is None else []
     waiting = [float(alpha) for alpha in (ALPHAS if alphas is None else alphas)]
-    scored = fold >= 0
+    scored, best = fold >= 0, 0
     while waiting:
         tried.append(waiting.pop(0))
         means = node_means(held_out(tried[-1])[scored], nodes[scored])
         rows.append(np.array(list(means.values())))
-        best = first_greatest(np.array([row.mean() for row in rows]), scale=1.0)
+        best = int(first_greatest(np.array([row.mean() for row in rows]), scale=1.0))
         if not waiting and best == len(tried) - 1 and more:
             waiting.append(more.pop(0))
     table = np.array(rows)
@@ -225,7 +225,7 @@ def select_components(
         if not allowed.any():
             raise ValueError("`candidates` holds no number that every node has rows for.")
         total = np.where(allowed, bic.sum(0), np.inf)
-        chosen[:] = candidates[first_least(total, scale=len(X))]
+        chosen[:] = candidates[int(first_least(total, scale=len(X)))]
     return ComponentSelection(
         dict(zip(data.labels, chosen.tolist(), strict=True)), tuple(candidates), bic
     )

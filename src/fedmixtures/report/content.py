@@ -240,7 +240,7 @@ def _traffic(found: Findings) -> dict[str, Any]:
         "total": int(sum(sent)),
         "median": float(np.median(sent)) if sent else 0.0,
         "most": int(max(sent, default=0)),
-        "rounds": len(found.history) - 1,
+        "rounds": max(len(found.history) - 1, int(getattr(traffic, "n_rounds", 0))),
         "moves_rows": bool(getattr(program, "moves_rows", False)),
         "recipients": str(getattr(traffic, "recipients", "neighbours")),
         "simulated": bool(getattr(traffic, "simulated", True)),

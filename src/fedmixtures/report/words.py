@@ -33,7 +33,15 @@ def headline(content: dict[str, Any]) -> str:
 
 def listened(content: dict[str, Any]) -> bool:
     """Whether any node used anything of another."""
-    return content["traffic"]["total"] > 0 and content["edges"]["n_trusted"] != 0
+    if content["traffic"]["total"] == 0:
+        return False
+    levels = content.get("levels")
+    if levels is not None:  # what counts beside what a node knows by itself
+        return (
+            sum(w for name, w in zip(levels["names"], levels["mean"], strict=True) if name != "own")
+            > 0
+        )
+    return content["edges"]["n_trusted"] != 0
 
 
 def story(content: dict[str, Any]) -> str:
