@@ -19,7 +19,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only, own_level
+from fedmixtures.estimators.baselines import all_rows_pooled, listens, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.reporting import findings_of
@@ -182,7 +182,7 @@ def baseline_scores(
 ) -> tuple[Scores, tuple[str, ...]]:
     """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed.
 
-    Where nothing was sent, nobody listened: the fit itself is the one with own data only.
+    Where nobody could hear another, the fit itself is the one with own data only.
     """
     beside = baselines(task, settings, fitted)
     return scores_beside(task, fitted, beside), beside.notes
@@ -195,10 +195,13 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     rows = task.problem.data.rows
     values = pooled = None
     notes: tuple[str, ...] = ()
-    own = own_level(fitted.model.solution_)
-    if own is not None:
+    solution = fitted.model.solution_
+    own = own_level(solution)
+    if not listens(solution, task.network):
+        pass  # the fit itself is the one with own data only
+    elif own is not None:
         values = log_densities(own, task.test)
-    elif fitted.model.traffic_.total:
+    else:
         method = own_data_only(task.method, rows)
         values, notes = _baseline(task.fitted_by(method), settings, "own data only")
     if settings.pooled and not isinstance(task.components, dict):

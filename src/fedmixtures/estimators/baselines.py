@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.engine.solution import Solution
+from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Centralized, Local
 from fedmixtures.mixture.em import ShapePrior
@@ -20,6 +21,12 @@ OWN = "own"
 """Name of the level that a node learns from its own rows alone."""
 SMALLEST_RIDGE = 1e-3
 """As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
+
+
+def listens(solution: Solution, network: Network) -> bool:
+    """Whether any node could hear another: without a graph only a hub makes that possible."""
+    traffic = solution.traffic
+    return traffic.total > 0 and (network.n_edges > 0 or traffic.recipients == "hub")
 
 
 def own_level(solution: Solution) -> Solution | None:

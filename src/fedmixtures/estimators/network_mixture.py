@@ -44,7 +44,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     method : str or object
         ``"trust"``: nodes find out whom to pool with; the paper's ``"gtv-mmd"``, ``"gtv-kl"``,
         ``"gtv-euclidean"``; to compare with, ``"local"``, ``"centralized"``, ``"fedkmeans"``,
-        ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``, ``"fedgengmm"``, ``"ifca"``; or an object
+        ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``, ``"fedgengmm"``, ``"ifca"``,
+        ``"c-colme"``, ``"dfmr"``, ``"fedgem"``, ``"graphfed-em"``, ``"federico"``; or an object
         that carries its own settings, such as ``GTVMin(MMD(), alpha=0.3)``.
     n_rounds : int
         Exchanges between neighbours.

@@ -13,7 +13,7 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import own_data_only, own_level
+from fedmixtures.estimators.baselines import listens, own_data_only, own_level
 from fedmixtures.estimators.scoring import log_densities, mixture_at
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.layout import positions
@@ -92,9 +92,11 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
     names[:] = held.labels
     nodes[held.source_index] = names[held.node_index]
     own, level = None, own_level(model.solution_)
-    if level is not None:
+    if not listens(model.solution_, model.network_):
+        pass  # the model itself is the one with own data only
+    elif level is not None:
         own = log_densities(level, held)
-    elif model.traffic_.total:
+    else:
         method = own_data_only(resolve.resolve_method(model.method), data.rows)
         problem = resolve.Problem.of(data, model.network_, method, model.n_components)
         seed = resolve.resolve_seed(model.random_state)

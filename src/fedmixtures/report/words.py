@@ -33,14 +33,12 @@ def headline(content: dict[str, Any]) -> str:
 
 def listened(content: dict[str, Any]) -> bool:
     """Whether any node used anything of another."""
-    if content["traffic"]["total"] == 0:
+    traffic, levels = content["traffic"], content.get("levels")
+    if traffic["total"] == 0 or (traffic["recipients"] != "hub" and not content["shape"]["edges"]):
         return False
-    levels = content.get("levels")
     if levels is not None:  # what counts beside what a node knows by itself
-        return (
-            sum(w for name, w in zip(levels["names"], levels["mean"], strict=True) if name != "own")
-            > 0
-        )
+        means = zip(levels["names"], levels["mean"], strict=True)
+        return any(weight > 0 for name, weight in means if name != "own")
     return content["edges"]["n_trusted"] != 0
 
 
