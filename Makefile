@@ -48,7 +48,7 @@ slow: .venv/.ready-test  ## The long tests that `make test` leaves out
 rounding: .venv/.ready-test  ## Choices between equals, as on older processors
 	@grep -q -m1 sse4_2 /proc/cpuinfo || { echo "note: not an x86 processor, nothing to hold back"; exit 0; }; \
 	tests/as_processor.sh SSE4_2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & first=$$!; \
-	tests/as_processor.sh AVX2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & second=$$!; \
+	FIRST_CORE=1 tests/as_processor.sh AVX2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & second=$$!; \
 	wait $$first && wait $$second
 
 ISAS = SSE4_2 AVX2 $(shell grep -q -m1 avx512f /proc/cpuinfo && echo AVX512)
@@ -74,7 +74,7 @@ newest: browser  ## All tests on newer Pythons with the newest libraries; NEWEST
 
 # One test: make federation ONLY=test_what_four_sites_cost. Types are not checked at run time here,
 # as they are not where silos run.
-federation: .venv/.ready-test .venv/.ready-nvflare  ## Real silos on this machine: faults, intruders, costs
+federation: .venv/.ready-test  ## Real silos on this machine: faults, intruders, costs
 	FEDERATION_RESULTS=results/federation FEDERATION_FRAMES=$(FRAMES) FEDERATION_KILLS=$(KILLS) \
 	tests/federation/alone.sh $(BIN)/python -m pytest tests/federation -m silos -n 0 -v \
 	-o addopts="-ra --import-mode=importlib" -p no:cacheprovider $(if $(ONLY),-k $(ONLY))
@@ -96,6 +96,7 @@ TRUST := trust-sbm trust-robust trust-digits trust-ablation trust-cost
 
 trust: $(DEMO_READY)  ## Trust-then-Pool against everything else, 20 seeds, into results/
 	$(BIN)/python -m reproduction $(TRUST)
+	$(BIN)/python -m reproduction.before
 	$(BIN)/python -m reproduction.page docs/trust.md results
 
 clean:  ## Remove caches and build products (.venv stays)

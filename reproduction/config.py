@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from typing import Any
+
+import tomli_w
 
 NAMES = (
     "table1",
@@ -183,16 +184,14 @@ def from_toml(text: str) -> Experiment:
 
 def to_toml(experiment: Experiment) -> str:
     """The experiment as TOML text; `from_toml` gives the same experiment back."""
-    values = asdict(experiment)
-    plain = {k: v for k, v in values.items() if not isinstance(v, dict) and not _is_tables(v)}
-    lines = _entries(plain)
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            lines += ["", f"[{name}]", *_entries(value)]
-        elif _is_tables(value):
-            for entry in value:
-                lines += ["", f"[[{name}]]", *_entries(entry)]
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps(_without_none(asdict(experiment)))
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no word for nothing: what is None is left out."""
+    if isinstance(value, dict):
+        return {name: _without_none(part) for name, part in value.items() if part is not None}
+    return [_without_none(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _build(kind: type, values: dict[str, Any], where: str) -> Any:
@@ -207,28 +206,3 @@ def _build(kind: type, values: dict[str, Any], where: str) -> Any:
         return kind(**values)
     except TypeError as error:
         raise ValueError(f"`{where}` of an experiment is incomplete: {error}.") from None
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-
-
-def _entries(values: dict[str, Any]) -> list[str]:
-    return [
-        f"{_name(name)} = {_value(value)}" for name, value in values.items() if value is not None
-    ]
-
-
-def _name(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        inner = ", ".join(_entries(value))
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(entry) for entry in value)}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

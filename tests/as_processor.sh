@@ -27,8 +27,9 @@ export XLA_FLAGS="${XLA_FLAGS:-} --xla_cpu_max_isa=$isa"
 export OPENBLAS_CORETYPE=$blas OPENBLAS_NUM_THREADS=$threads OMP_NUM_THREADS=$threads
 if [ -n "$off" ]; then export NPY_DISABLE_CPU_FEATURES="${off# }"; fi
 echo "as a processor with $isa, $threads thread(s); NumPy without:${off:- nothing}" >&2
-# XLA makes as many threads as it may use processors.
+# XLA makes as many threads as it may use cores: those from FIRST_CORE on.
+first=$((${FIRST_CORE:-0} % $(nproc --all)))
 if command -v taskset >/dev/null; then
-  exec taskset -c "0-$((threads - 1))" "$@"
+  exec taskset -c "$first-$((first + threads - 1))" "$@"
 fi
 exec "$@"

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shutil
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,16 +13,32 @@ if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
 
+# Programs compiled by one process of a test run serve all of them; every run begins with none.
+OWN_CACHE = "FEDMIXTURES_CACHE" not in os.environ
+if OWN_CACHE:  # true in the first process only: the others inherit it
+    os.environ["FEDMIXTURES_CACHE"] = tempfile.mkdtemp(prefix="fedmixtures-tests-")
+
 import jax  # noqa: E402 (after its flags)
 import pytest  # noqa: E402 (after its flags)
+
+from fedmixtures.engine.run.cache import FOLDER, cache_folder  # noqa: E402 (after JAX's flags)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 3)
 jax.devices()  # from now on the number stays
+if (folder := cache_folder()) is not None:
+    jax.config.update(FOLDER, str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects, and few cycles
 
 MAPS, MOST_MAPS = Path("/proc/self/maps"), 25_000
+
+
+def pytest_unconfigure():
+    """The programs of this run go with it."""
+    if OWN_CACHE:
+        shutil.rmtree(os.environ["FEDMIXTURES_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="module")

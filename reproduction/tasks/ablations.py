@@ -17,6 +17,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "own, group and everyone": _without("near", "personal"),
     "one strength of the prior": {"weaker": (1.0,)},
     "fewer pooled steps": {"pool_steps": (5, 8)},
+    "more pooled steps": {"pool_steps": (10, 25)},
     "three folds": {"n_folds": 3},
     "one start": {"n_starts": 1},
 }

@@ -25,7 +25,7 @@ from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
-from reproduction.tasks import measure, problem
+from reproduction.tasks import measure, situation
 from reproduction.tasks.union import Part, Union
 
 Numbers = dict[str, Any]
@@ -41,7 +41,7 @@ class Run:
     @property
     def scenario(self) -> Scenario:
         """Rows and truth."""
-        return problem.scenario(self.settings, self.seed)
+        return situation.scenario(self.settings, self.seed)
 
     def part(self) -> Part:
         """What a solver needs of it."""
@@ -51,8 +51,8 @@ class Run:
         return Part(
             f"{digest}-{self.seed}",
             NodeData.from_rows(scenario.X, scenario.nodes),
-            problem.network(self.settings, scenario.n_nodes, self.seed),
-            problem.start(self.settings, self.seed),
+            situation.network(self.settings["graph"], scenario.n_nodes, self.seed),
+            situation.start(self.settings, self.seed),
         )
 
 
@@ -100,7 +100,7 @@ def feasible(gtv: dict[str, Any]) -> FeasibleSet:
 
 def _start(runs: Sequence[Run]) -> list[Numbers]:
     """Round 0: the k-means start, moved into the feasible set."""
-    starts = [problem.start(run.settings, run.seed).parts for run in runs]
+    starts = [situation.start(run.settings, run.seed).parts for run in runs]
     theta = Mixture(*map(np.concatenate, zip(*starts, strict=True)))
     with double():
         theta = jit_in_order(feasible(runs[0].settings["gtv"]).project)(theta)

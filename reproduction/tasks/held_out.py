@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures import FitWarning, NetworkGaussianMixture
+from fedmixtures import FitWarning, Local, NetworkGaussianMixture
 from fedmixtures.estimators.resolve import METHODS
+from fedmixtures.estimators.selection import select_alpha
 from fedmixtures.metrics.per_node import normalized_mutual_information
+from reproduction.tasks.compared import WITH_PRIOR
 from reproduction.tasks.csv_tables import Split, split
 from reproduction.tasks.fit import with_options
 from reproduction.tasks.stresses import stressed
@@ -36,25 +38,46 @@ def one(settings: dict[str, Any], seed: int) -> Numbers:
     rows = stressed(settings["data"], seed) if "stress" in settings["data"] else None
     rows = rows or split(settings["data"], seed)
     rows, log_unit = _standardised(rows) if settings["standardised"] else (rows, 0.0)
-    model = NetworkGaussianMixture(
-        settings["n_components"],
-        graph=settings["graph"] or None,
-        method=with_options(METHODS[settings["method"]](), settings["options"]),
-        n_rounds=settings["n_rounds"],
-        random_state=seed,
-        dtype=settings["dtype"],
-    )
-    begun = time.process_time()
+    rows = replace(rows, X=rows.X.astype(settings["dtype"]))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # the status is kept with the numbers
-            model.fit(rows.X.astype(settings["dtype"]), nodes=rows.nodes)
+            model = _model(settings, rows, seed)
+            begun = time.process_time()
+            model.fit(rows.X, nodes=rows.nodes)
     except (ValueError, ArithmeticError) as error:
         return _lost(str(error))
     seconds = time.process_time() - begun
     if model.status_ != "completed":
         return _lost(f"status {model.status_}")
-    return {**scores(model, rows, log_unit), "seconds": seconds, "status": "completed"}
+    chosen = {"alpha": model.method.alpha} if "alphas" in settings["options"] else {}
+    found = scores(model, rows, log_unit)
+    return {**found, **chosen, "seconds": seconds, "status": "completed"}
+
+
+def _model(settings: dict[str, Any], rows: Split, seed: int) -> NetworkGaussianMixture:
+    """The estimator, with what is to be found first: alpha, where to begin.
+
+    ``alphas`` are values of alpha to choose from by training rows alone; ``from_local`` begins with
+    Local's fits with a prior.
+    """
+    options = dict(settings["options"])
+    alphas, from_local = options.pop("alphas", None), options.pop("from_local", False)
+    method = with_options(METHODS[settings["method"]](), options)
+    shared = {
+        "graph": settings["graph"] or None,
+        "n_components": settings["n_components"],
+        "n_rounds": settings["n_rounds"],
+        "random_state": seed,
+    }
+    if alphas:
+        found = select_alpha(rows.X, rows.nodes, method=method, alphas=alphas, **shared)
+        method = replace(method, alpha=found.alpha)
+    model = NetworkGaussianMixture(**shared, method=method, dtype=settings["dtype"])
+    if from_local:
+        alone = NetworkGaussianMixture(**shared, method=Local(**WITH_PRIOR))
+        model.set_params(init=alone.fit(rows.X, nodes=rows.nodes).mixtures_)
+    return model
 
 
 def scores(model: Any, rows: Split, log_unit: float = 0.0) -> Numbers:

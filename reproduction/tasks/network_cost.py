@@ -35,7 +35,7 @@ def _measure(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     data, network, theta = _nodes(settings, seed)
     method = METHODS[settings["method"]]().bounded(data, [settings["k"]] * data.n_nodes)
-    how = {"n_rounds": settings["n_rounds"], "seed": seed}
+    how = {"n_rounds": settings["n_rounds"], "seed": seed, "n_components": settings["k"]}
 
     def timed() -> tuple[float, Solution]:
         start = clock()

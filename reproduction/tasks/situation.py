@@ -1,4 +1,4 @@
-"""One seed of a trust experiment: rows, graph, components of every node, and who lies."""
+"""One seed of a problem: rows, graph, start, components of every node, and who lies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedmixtures.data.synthetic import Scenario
 from fedmixtures.graph import generate
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
-from reproduction.tasks.problem import GRAPH_STREAM
+from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks.union import Part
 
-ROWS_STREAM, COMPONENTS_STREAM, LIARS_STREAM = 5, 6, 9
-"""Keep these draws apart from those of rows and graph."""
+ROWS_STREAM, COMPONENTS_STREAM, GRAPH_STREAM, LIARS_STREAM = 5, 6, 7, 9
+"""Keep these draws apart from those of rows."""
 LIAR_ROWS = 51
 """Nodes have 50 rows where some lie: a liar is known, to the experiment alone, by one row more."""
 
@@ -118,7 +118,7 @@ def _situation(text: str, seed: int) -> Situation:
         counts = rng.integers(low, high + 1, n).tolist()
     name = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return Situation(
-        f"{name}-{seed}", seed, scenario, _network(graph, n, seed), tuple(counts), honest
+        f"{name}-{seed}", seed, scenario, network(graph, n, seed), tuple(counts), honest
     )
 
 
@@ -128,9 +128,36 @@ def _n_nodes(arguments: dict[str, Any]) -> int:
     return arguments["n_nodes"]
 
 
-def _network(graph: dict[str, Any], n: int, seed: int) -> Network:
+def scenario(settings: dict[str, Any], seed: int) -> Scenario:
+    """The rows of one seed, where all nodes are alike and honest."""
+    return _scenario(json.dumps(settings["data"], sort_keys=True), seed)
+
+
+@lru_cache(maxsize=512)
+def _scenario(text: str, seed: int) -> Scenario:
+    arguments = json.loads(text)
+    return getattr(scenarios, arguments.pop("scenario"))(**arguments, seed=seed)
+
+
+def start(settings: dict[str, Any], seed: int) -> Mixture:
+    """Local k-means of all nodes, stacked."""
+    wanted = ("data", "start", "n_components")
+    return _start(json.dumps({name: settings[name] for name in wanted}, sort_keys=True), seed)
+
+
+@lru_cache(maxsize=512)
+def _start(text: str, seed: int) -> Mixture:
+    settings = json.loads(text)
+    found = scenario(settings, seed)
+    rows = NodeData.from_rows(found.X, found.nodes)
+    components = [settings["n_components"]] * found.n_nodes
+    return KMeansStart(**settings["start"]).mixtures(rows, components, seed, 0.0)
+
+
+def network(graph: dict[str, Any], n: int, seed: int) -> Network:
+    """The graph of one seed; a method that uses none gets none."""
     arguments = dict(graph)
-    if not arguments:  # a method that uses none gets none
+    if not arguments:
         nobody = np.zeros(0, dtype=int)
         return Network(tuple(range(n)), nobody, nobody, np.zeros(0))
     kind = arguments.pop("kind")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         NetworkGaussianMixture as NetworkGaussianMixture,
     )
     from fedmixtures.estimators.persist import load as load
+    from fedmixtures.estimators.selection import NodeKFold as NodeKFold
+    from fedmixtures.estimators.selection import select_alpha as select_alpha
+    from fedmixtures.estimators.selection import select_components as select_components
     from fedmixtures.graph.generate import complete as complete
     from fedmixtures.graph.generate import erdos_renyi_ring as erdos_renyi_ring
     from fedmixtures.graph.generate import nearest_neighbours as nearest_neighbours
@@ -68,6 +71,9 @@ _HOMES = {
     "to_sklearn": "estimators.convert",
     "NetworkGaussianMixture": "estimators.network_mixture",
     "load": "estimators.persist",
+    "NodeKFold": "estimators.selection",
+    "select_alpha": "estimators.selection",
+    "select_components": "estimators.selection",
     "Network": "graph.network",
     "complete": "graph.generate",
     "erdos_renyi_ring": "graph.generate",

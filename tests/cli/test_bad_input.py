@@ -205,6 +205,6 @@ def test_in_a_process_of_its_own(files):
         check=False,
     )
     assert done.returncode == 2
-    assert done.stdout == ""
+    assert done.stdout == "Reading data.csv\n"
     assert done.stderr == "Error: `--k` is 0. Give a whole number of at least 1.\n"
     assert not (files / "run").exists()

@@ -119,7 +119,6 @@ def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
     assert held[1] == pytest.approx(held[0] - np.log(1000), abs=1e-5)
 
 
-@pytest.mark.slow
 def test_components_by_node_and_by_bic(run, files):
     counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
     (files / "k.csv").write_text("node,k\n" + counts)
@@ -136,7 +135,6 @@ def test_components_by_node_and_by_bic(run, files):
     )
 
 
-@pytest.mark.slow
 def test_alpha_chosen_on_held_out_rows(run, files):
     code, out, err = run(f"{FIT} --alpha auto --out auto")
     assert code == 0, err
@@ -342,7 +340,6 @@ def fit_process(files, command: str, stop: int | None = None) -> tuple[int, str]
 LONG = FIT.replace("--rounds 6", "--rounds 4000")
 
 
-@pytest.mark.slow
 def test_a_killed_fit_resumes_with_the_same_numbers(run, files):
     code, out = fit_process(files, f"{LONG} --out whole")
     assert code == 0, out
@@ -361,7 +358,6 @@ def test_a_killed_fit_resumes_with_the_same_numbers(run, files):
         assert np.array_equal(getattr(a, name), getattr(b, name))
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_the_last_round(run, files):
     code, out = fit_process(files, f"{LONG} --out cut", signal.SIGINT)
     assert code == 0, out
@@ -372,7 +368,6 @@ def test_ctrl_c_keeps_the_last_round(run, files):
     assert "stopped early" in (files / "cut" / "report.html").read_text()
 
 
-@pytest.mark.slow
 def test_demo(run, tmp_path):
     code, out, err = run("demo --out shown")
     assert code == 0, err

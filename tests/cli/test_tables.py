@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from fedmixtures.graph.network import Network
-from fedmixtures.io.columns import plain_labels
+from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.runs import to_toml
-from fedmixtures.io.tables import read_table
-from fedmixtures.io.tables_edges import read_counts, read_graph
+from fedmixtures.io.tables import plain_labels, read_table
 
 LABELS = ("h0", "h1", "h2", "h3", "h4", "h5")
 

@@ -128,7 +128,6 @@ def test_the_estimator_takes_devices_and_says_what_is_wrong_with_them(problem):
             model.set_params(devices=devices).fit(data.rows, nodes=nodes)
 
 
-@pytest.mark.slow
 def test_two_processes_hold_a_network_together():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedmixtures import FedEM, GTVMin, Local, NetworkGaussianMixture, ShapePrior, TrustThenPool
-from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
+from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only, own_level
 
 
 def test_own_data_only_gets_the_methods_prior_and_ridge():
@@ -14,6 +14,19 @@ def test_own_data_only_gets_the_methods_prior_and_ridge():
     assert all_rows_pooled(FedEM(reg_covar=0.5), rows).reg_covar == 0.5
     assert own_data_only(TrustThenPool(), rows).prior == ShapePrior()
     assert own_data_only(GTVMin(alpha=3.0), rows) == GTVMin(alpha=0.0)
+
+
+def test_the_level_own_is_the_baseline_where_there_is_one():
+    rng = np.random.default_rng(0)
+    X, nodes = rng.normal(size=(120, 2)), np.repeat(["a", "b", "c"], 40)
+    model = NetworkGaussianMixture(2, graph="full", random_state=0).fit(X, nodes=nodes)
+    own = NetworkGaussianMixture(2).adopt(own_level(model.solution_), model.network_)
+    for label in "abc":
+        mine = nodes == label
+        wanted = model.node(label, level="own").score_samples(X[mine])
+        np.testing.assert_allclose(own.score_samples(X[mine], nodes[mine]), wanted, rtol=1e-9)
+    plain = NetworkGaussianMixture(2, method="local", random_state=0).fit(X, nodes=nodes)
+    assert own_level(plain.solution_) is None
 
 
 def test_the_baseline_does_not_collapse_where_rows_are_few():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import sklearn
 
 from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.synthetic import homogeneous, shifted_blocks
@@ -122,3 +123,28 @@ def test_the_grid_of_alphas_grows_while_the_largest_is_best(monkeypatch):
     fixed = select_alpha(s.X, s.nodes, method=method, alphas=(0.0, 0.03), **settings)
     assert fixed.alphas == (0.0, 0.03)
     assert fixed.at_edge
+
+
+def test_folds_for_scikit_learn_keep_every_node_in_training(unequal):
+    from sklearn.model_selection import cross_val_score
+
+    from fedmixtures import NodeKFold
+
+    X, nodes = unequal
+    X, nodes = np.concatenate([X, X[:2]]), np.append(nodes, ["c"] * 2)
+    cv = NodeKFold(3, min_train=2)
+    parts = list(cv.split(X, groups=nodes))
+    assert len(parts) == cv.get_n_splits() == 3
+    tested = np.concatenate([test for _, test in parts])
+    assert len(set(tested)) == len(tested) == 450  # the two rows of c are never spared
+    for train, test in parts:
+        assert set(nodes[train]) == {"a", "b", "c"}
+        assert not set(train) & set(test)
+        assert abs((nodes[test] == "a").mean() - 1 / 3) < 0.02
+    with pytest.raises(ValueError, match="`groups` is missing. Give the node of each row"):
+        next(cv.split(X))
+    model = NetworkGaussianMixture(1, method="local", random_state=0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model.set_fit_request(nodes=True).set_score_request(nodes=True)
+        scores = cross_val_score(model, X, nodes, cv=cv, params={"nodes": nodes})
+    assert np.isfinite(scores).all()

@@ -12,8 +12,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.synthetic import shifted_blocks
 from fedmixtures.estimators.resolve import Problem
 from fedmixtures.graph.generate import stochastic_blocks
-from fedmixtures.report.content import build_content
-from fedmixtures.report.findings import Findings
+from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.scores import Scores
 
 FLAGS = [

@@ -10,12 +10,12 @@ from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators.trust import Trust
 from fedmixtures.graph.convert import from_edges
-from fedmixtures.methods.base import Account
+from fedmixtures.methods.base import Account, Levels
 from fedmixtures.report import edges, planes
 from fedmixtures.report.content import build_content
 from fedmixtures.report.layout import positions
-from fedmixtures.report.matching import matched_to_last
 from fedmixtures.report.page import embedded, render
+from fedmixtures.report.planes import matched_to_last
 from fedmixtures.report.scores import Scores
 from fedmixtures.report.words import headline, story
 
@@ -142,6 +142,22 @@ def test_where_nobody_listened_the_headline_says_so(found):
     assert "every node learned from its own rows alone" in story(content)
 
 
+def test_levels_say_who_is_relied_on(found):
+    n = found.data.n_nodes
+    stack = Mixture(*(np.stack([part, part]) for part in found.theta.parts))
+    weights = np.tile([0.25, 0.75], (n, 1))
+    nothing = np.zeros((n, 2))
+    levels = Levels(
+        ("own", "everyone"), stack, weights, nothing, np.zeros(n, int), np.zeros((n, 3))
+    )
+    page = render(build_content(dataclasses.replace(found, levels=levels)), static=True)
+    assert "Whom nodes rely on" in page
+    assert "75%" in page
+    alone = dataclasses.replace(levels, weights=np.tile([1.0, 0.0], (n, 1)))
+    content = build_content(dataclasses.replace(found, levels=alone))
+    assert "Nobody listened to anybody" in headline(content)
+
+
 def test_one_feature_has_a_page_too(found):
     theta = Mixture(
         found.theta.weights, found.theta.means[..., :1], found.theta.covariances[..., :1, :1]
@@ -239,7 +255,7 @@ def test_a_thousand_nodes_open_in_a_second(opened):
 def _thousand_nodes():
     from fedmixtures.engine.solution import History
     from fedmixtures.graph.generate import sparse_random
-    from fedmixtures.report.findings import Findings
+    from fedmixtures.report.content import Findings
 
     rng = np.random.default_rng(0)
     n, k, d = 1000, 5, 2
@@ -262,3 +278,42 @@ def _thousand_nodes():
         snapshots=dict.fromkeys(range(10), theta),
         settings={"method": "gtv-mmd", "status": "completed"},
     )
+
+
+def test_long_names_lose_their_middle():
+    from fedmixtures.report.svg import shortened
+
+    assert shortened("ward 7") == "ward 7"
+    name = shortened("University Hospital of the Northern Region, ward 103")
+    assert len(name) == 24
+    assert name.startswith("University H")
+    assert name.endswith(", ward 103")
+
+
+def test_features_that_tell_components_apart_come_first(found):
+    """Of twenty features, only number 13 differs between components."""
+    n, k = found.theta.weights.shape
+    means, covariances = np.zeros((n, k, 20)), np.tile(np.eye(20), (n, k, 1, 1))
+    means[..., 13] = 9 * np.arange(k)
+    covariances[..., 4, 4] = 1e6  # spread is not separation
+    theta = Mixture(found.theta.weights, means, covariances)
+    rows = np.random.default_rng(0).normal(size=(len(found.data.rows), 20))
+    wide = dataclasses.replace(
+        found,
+        theta=theta,
+        theta_scaled=theta,
+        data=dataclasses.replace(found.data, rows=rows),
+        features=tuple(f"laboratory value number {j}" for j in range(20)),
+        snapshots={},
+    )
+    content = build_content(wide)
+    assert content["shape"]["telling"][0] == 13
+    assert any("number 13" in view["name"] for view in content["views"][1:])
+    assert "The 12 of 20 features that tell components apart best" in render(content)
+
+
+def test_rounding_makes_no_groups(found):
+    """Nodes that share one mixture differ by nothing but rounding."""
+    rng = np.random.default_rng(0)
+    tiny = 10.0 ** rng.choice([-17.0, -14.5], found.network.n_edges)
+    assert edges.groups_by_gap(tiny, found.network)[1] is None

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -146,3 +147,25 @@ def test_a_fit_that_raises_is_a_result():
     assert found["status"] == "diverged"
     assert found["ll"] is None
     assert found["message"]
+
+
+def test_alpha_is_chosen_and_the_start_is_local(folder, monkeypatch):
+    asked = {}
+
+    def chosen(X, nodes, alphas, **settings):
+        asked.update(settings, rows=len(X), alphas=alphas)
+        return SimpleNamespace(alpha=alphas[0])
+
+    monkeypatch.setattr(held_out, "select_alpha", chosen)
+    options = {"alphas": [0.3, 1.0], "from_local": True, "n_rounds": 0}
+    data = {**csv_tables.problems()["shops"], "regime": "few"}
+    own, local = (
+        held_out.one(real.held_out_cell(row, data, "full", 2, 5).settings, 10)
+        for row in (
+            Row("gtv", "GTV", "gtv-mmd", options),
+            Row("local", "Local", "local", dict(held_out.WITH_PRIOR) | {"prior": True}),
+        )
+    )
+    assert asked["rows"] == 60  # training rows alone
+    assert own["alpha"] == 0.3
+    assert own["ll"] == pytest.approx(local["ll"], abs=1e-6)  # no round: the start itself

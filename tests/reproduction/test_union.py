@@ -10,7 +10,7 @@ from fedmixtures.metrics.per_node import mean_over_nodes
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.cells import fit_cell
 from reproduction.config import load
-from reproduction.tasks import fit, measure, problem
+from reproduction.tasks import fit, measure, situation
 
 
 def settings(row, **changes):
@@ -54,8 +54,8 @@ def test_one_diverged_seed_leaves_the_others_alone(monkeypatch):
 
 def test_likelihood_is_the_plain_mean_over_nodes():
     own = settings("start")
-    scenario = problem.scenario(own, 0)
-    theta = problem.start(own, 0)
+    scenario = situation.scenario(own, 0)
+    theta = situation.start(own, 0)
     numbers = measure.final_numbers(theta, [scenario])[0]
     rows = scenario.nodes_validation
     density = np.concatenate(
@@ -76,6 +76,6 @@ def test_rounds_begin_with_the_start_and_end_with_the_result():
 
 def test_all_methods_of_a_seed_share_data_and_start():
     a, b = settings("gtv-mmd"), settings("local")
-    assert problem.scenario(a, 3) is problem.scenario(json.loads(json.dumps(b)), 3)
-    assert problem.start(a, 3) is problem.start(b, 3)
-    assert isinstance(problem.start(a, 3), Mixture)
+    assert situation.scenario(a, 3) is situation.scenario(json.loads(json.dumps(b)), 3)
+    assert situation.start(a, 3) is situation.start(b, 3)
+    assert isinstance(situation.start(a, 3), Mixture)

@@ -102,6 +102,8 @@ class RoundsBar:
 
     def __enter__(self) -> RoundsBar:
         self.bar.__enter__()
+        if not console.is_terminal:
+            say("fitting; what is compiled for the first time takes a while", "dim")
         return self
 
     def __exit__(self, *details: Any) -> None:

@@ -64,8 +64,7 @@ def _fit_all(task: Any, settings: Any) -> dict[str, tuple]:
         one = dataclasses.replace(settings, method=name)
         this = task.fitted_by(resolve_method(name))
         fits[name] = this, one, fit_watched(this, one)
-    this, one, _ = fits[demo_data.shown()]
-    beside = baselines(this, one)
+    beside = baselines(*fits[demo_data.shown()])
     return {
         name: (this, one, fitted, scores_beside(this, fitted, beside), beside.notes)
         for name, (this, one, fitted) in fits.items()

@@ -71,7 +71,7 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
     folder = RunFolder.create(out)
     understood(task, settings)
     train = task.problem.data
-    own = {name: train.of(i)[0] for i, name in enumerate(train.labels)}
+    own = {str(name): train.of(i)[0] for i, name in enumerate(train.labels)}
     say("Making certificates and keys; starting a hub and the sites.")
     home = folder.path / "federation"
     machine = OneMachine(home, own, table.features, listener=ConsoleListener())

@@ -93,6 +93,8 @@ def fit(
     resume
         Run folder to go on with, exactly where it stopped.
     """
+    # The first sign of life: what follows is imported for seconds.
+    print(f"Reading {' '.join(data[:3]) or resume or config or 'nothing'}", flush=True)
     from fedmixtures.cli.settings import (
         FitSettings,
         default_method,

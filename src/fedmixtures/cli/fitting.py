@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ from fedmixtures import _checks
 from fedmixtures.cli.console import RoundsBar, console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.cli.settings import FitSettings
-from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only
+from fedmixtures.estimators.baselines import all_rows_pooled, listens, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
+from fedmixtures.estimators.reporting import findings_of
 from fedmixtures.estimators.resolve import resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
-from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -37,8 +39,7 @@ from fedmixtures.io.runs import (
     write_text,
 )
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report.content import build_content
-from fedmixtures.report.findings import Findings
+from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.page import render
 from fedmixtures.report.scores import Scores
 from fedmixtures.report.words import headline
@@ -84,15 +85,20 @@ class Watch:
             if reached:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
 
+    @cached_property
+    def _evaluator(self) -> Evaluator | None:
+        """The held-out rows, laid out once for all looks."""
+        return None if self.task.test is None else Evaluator(self.task.test)
+
     def _look(self, snapshots: dict[int, Mixture]) -> None:
         """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
-        test = self.task.test
-        if test is None:
+        test, evaluator = self.task.test, self._evaluator
+        if test is None or evaluator is None:
             return
         position = {label: i for i, label in enumerate(self.task.labels)}
         places = np.array([position[label] for label in test.labels])
         for reached, theta in snapshots.items():
-            joint = log_joint_rows(self.task.scale.original(theta.at(places)), test)
+            joint = evaluator.log_joint(self.task.scale.original(theta.at(places)))
             values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
             means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
             self.held_out[reached] = float(means.mean())
@@ -176,20 +182,26 @@ def baseline_scores(
 ) -> tuple[Scores, tuple[str, ...]]:
     """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed.
 
-    Where nothing was sent, nobody listened: the fit itself is the one with own data only.
+    Where nobody could hear another, the fit itself is the one with own data only.
     """
-    beside = baselines(task, settings, own=fitted.model.traffic_.total > 0)
+    beside = baselines(task, settings, fitted)
     return scores_beside(task, fitted, beside), beside.notes
 
 
-def baselines(task: Task, settings: FitSettings, own: bool = True) -> Baselines:
+def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     """Fit what there is to compare with, if any row was held out to compare on."""
     if task.test is None or not task.method.has_likelihood:
         return Baselines()
     rows = task.problem.data.rows
     values = pooled = None
     notes: tuple[str, ...] = ()
-    if own:
+    solution = fitted.model.solution_
+    own = own_level(solution)
+    if not listens(solution, task.network):
+        pass  # the fit itself is the one with own data only
+    elif own is not None:
+        values = log_densities(own, task.test)
+    else:
         method = own_data_only(task.method, rows)
         values, notes = _baseline(task.fitted_by(method), settings, "own data only")
     if settings.pooled and not isinstance(task.components, dict):
@@ -226,24 +238,14 @@ def findings(
     task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, notes: tuple[str, ...]
 ) -> Findings:
     """All there is to report."""
-    model = fitted.model
-    scale = task.scale
-    return Findings(
-        theta=model.solution_.theta,
+    model, scale = fitted.model, task.scale
+    return findings_of(
+        model,
+        task.data,
+        scores,
         theta_scaled=fitted.theta_scaled,
-        network=model.network_,
-        data=task.data,
-        features=task.table.features,
-        history=model.history_,
-        method=task.method,
-        scores=scores,
         snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
         held_out=fitted.watch.held_out,
-        certificate=model.certificate_,
-        converged=model.converged_,
-        traffic=model.traffic_,
-        levels=model.levels_,
-        trust=model.trust_,
         settings=shown_settings(settings, model),
         notes=notes,
     )

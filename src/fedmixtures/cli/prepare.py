@@ -20,8 +20,8 @@ from fedmixtures.estimators import resolve
 from fedmixtures.estimators.resolve import Problem
 from fedmixtures.estimators.selection import select_alpha, select_components
 from fedmixtures.graph.network import Network
+from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.tables import Table
-from fedmixtures.io.tables_edges import read_counts, read_graph
 from fedmixtures.mixture.mixture import Mixture
 
 

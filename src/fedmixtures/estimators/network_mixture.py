@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.rows import warn_constant
 from fedmixtures.estimators.scoring import NodeScores
 from fedmixtures.estimators.trust import Trust
+from fedmixtures.estimators.verbose import Teller
 from fedmixtures.graph.network import Network
-from fedmixtures.io.checkpoint import read_checkpoint, write_checkpoint
+from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
 
 
 class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEstimator):
@@ -42,7 +44,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     method : str or object
         ``"trust"``: nodes find out whom to pool with; the paper's ``"gtv-mmd"``, ``"gtv-kl"``,
         ``"gtv-euclidean"``; to compare with, ``"local"``, ``"centralized"``, ``"fedkmeans"``,
-        ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``, ``"fedgengmm"``, ``"ifca"``; or an object
+        ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``, ``"fedgengmm"``, ``"ifca"``,
+        ``"c-colme"``, ``"dfmr"``, ``"fedgem"``, ``"graphfed-em"``, ``"federico"``; or an object
         that carries its own settings, such as ``GTVMin(MMD(), alpha=0.3)``.
     n_rounds : int
         Exchanges between neighbours.
@@ -70,6 +73,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     devices : int, "all", sequence of jax.Device or None
         Spread the nodes over so many devices that JAX sees (GPUs, hosts, CPU devices); the numbers
         are the same up to rounding. None: one.
+    verbose : bool
+        Print what the fit is at: one line that is rewritten on a terminal or in a notebook, else
+        a line now and then.
 
     Attributes
     ----------
@@ -124,6 +130,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         keep_node_history: bool = False,
         checkpoint: str | Path | None = None,
         devices: Any = None,
+        verbose: bool = False,
     ):
         self.n_components = n_components
         self.graph = graph
@@ -139,6 +146,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.keep_node_history = keep_node_history
         self.checkpoint = checkpoint
         self.devices = devices
+        self.verbose = verbose
 
     def fit(
         self,
@@ -165,36 +173,45 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             numbers come out as if the run had never stopped.
         """
         del y
+        teller = Teller(self.n_rounds, bool(self.verbose))
+        teller.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_constant(data, getattr(self, "feature_names_in_", None))
         problem = resolve.Problem.of(data, self.graph, self.method, self.n_components)
         init = resolve.resolve_start(self.init)
-        solution = problem.solve(init, **self._settings(resume))
+        teller.say(
+            f"{len(data.rows):,} rows of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
+            f"edges, by {type(problem.method).__name__}"
+        )
+        solution = problem.solve(init, **self._settings(resume, teller))
+        teller.ended(solution)
         return self.adopt(solution, problem.network, labelled=labels is not None)
 
-    def _settings(self, resume: str | Path | None) -> dict[str, Any]:
+    def _settings(self, resume: str | Path | None, teller: Teller) -> dict[str, Any]:
         """How to run, as `solve` takes it."""
         _checks.whole("n_rounds", self.n_rounds, minimum=0)
         _checks.one_of("dtype", self.dtype, ("float64", "float32"))
         _checks.positive("tol", self.tol, allow_zero=True)
         if self.report_every is not None:
             _checks.whole("report_every", self.report_every)
+        watched = self.on_round or self.checkpoint or self.verbose
         return {
             "n_rounds": int(self.n_rounds),
             "seed": resolve.resolve_seed(self.random_state),
             "dtype": self.dtype,
             "tol": float(self.tol),
-            "watch": self._watch,
-            "report_every": self.report_every or (10 if self.on_round or self.checkpoint else None),
+            "watch": partial(self._watch, teller),
+            "report_every": self.report_every or (10 if watched else None),
             "resume": None if resume is None else read_checkpoint(resume),
             "keep_nodes": self.keep_node_history,
             "keep_interrupted": bool(self.keep_interrupted),
             "devices": resolve.resolve_devices(self.devices),
         }
 
-    def _watch(self, progress: Progress) -> None:
+    def _watch(self, teller: Teller, progress: Progress) -> None:
         """Pass on what was asked for."""
+        teller(progress)
         if self.on_round is not None:
             for record in progress.records:
                 self.on_round(record)
@@ -253,6 +270,54 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         theta = aligned(self.solution_.theta, self.network_)
         solution = dataclasses.replace(self.solution_, theta=theta)
         return self.adopt(solution, self.network_, labelled=self._labelled)
+
+    def report(
+        self,
+        path: str | Path,
+        X: Any,
+        nodes: Any = None,
+        *,
+        held_out: tuple[Any, Any] | None = None,
+        static: bool = False,
+        include_rows: bool = False,
+    ) -> Path:
+        """Write the report page: one HTML file that works offline.
+
+        Parameters
+        ----------
+        path
+            File to write.
+        X, nodes
+            The rows the model was fitted on, for counts and smoothed densities.
+        held_out : (X, nodes) or None
+            Rows that were not fitted: with them the page says whether listening helped, and whom.
+            Every node is then also fitted with its own data only.
+        static
+            Pictures only, no script: for mail and print.
+        include_rows
+            Also show every row as a dot; the page then holds your rows.
+        """
+        from fedmixtures.estimators.reporting import write_report
+
+        data = self._grouped(X, nodes)
+        held = None if held_out is None else self._grouped(*held_out)
+        return write_report(self, path, data, held, static=static, include_rows=include_rows)
+
+    def explain(self, node: Label) -> str:
+        """One node in words: whom it listens to, on what evidence, with which weight."""
+        from fedmixtures.estimators.reporting import explained
+
+        check_is_fitted(self)
+        return explained(self, node)
+
+    def _html_repr(self) -> str:
+        """What notebooks show: scikit-learn's diagram, and the network once it is fitted."""
+        from fedmixtures.estimators.reporting import in_short, picture
+
+        diagram = super()._html_repr()
+        if not hasattr(self, "solution_"):
+            return diagram
+        return f'<div style="max-width:420px">{picture(self)}<p>{in_short(self)}</p></div>{diagram}'
 
     def save(self, path: str | Path) -> Path:
         """Write the fitted model as safetensors with a JSON header; `fedmixtures.load` reads it."""

@@ -40,7 +40,7 @@ BROKEN = (
     RecursionError,
 )
 """What a header that somebody else wrote may lead to."""
-NOT_STORED = ("graph", "on_round", "init", "checkpoint", "devices", "keep_interrupted")
+NOT_STORED = ("graph", "on_round", "init", "checkpoint", "devices", "keep_interrupted", "verbose")
 """Parameters that are not settings: the graph is stored as edges, the rest belongs to a session."""
 
 

@@ -19,7 +19,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
@@ -46,8 +46,9 @@ def log_densities(solution: Solution, data: NodeData) -> np.ndarray:
     total = np.full(len(data.rows), -np.inf)
     node = np.empty(len(data.rows), dtype=np.int64)
     node[data.source_index] = data.node_index
+    rows = Evaluator(data)
     for number in range(len(levels.names)):
-        joint = log_joint_rows(levels.theta.at(number).at(places), data)
+        joint = rows.log_joint(levels.theta.at(number).at(places))
         total = np.logaddexp(total, np.logaddexp.reduce(joint, axis=1) + weight[node, number])
     return total
 
@@ -121,7 +122,8 @@ class NodeScores:
 
     def score_samples(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Log-density of every row at its node: of the node's mixture, or of its levels weighed."""
-        return log_densities(self.solution_, self._grouped(X, nodes))
+        data = self._grouped(X, nodes)
+        return log_densities(self.solution_, data)
 
     def score(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density over rows."""
@@ -130,11 +132,13 @@ class NodeScores:
 
     def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Most probable component of every row, in the numbering of its node."""
-        return assigned(log_joints(self.solution_, self._grouped(X, nodes)))
+        data = self._grouped(X, nodes)
+        return assigned(log_joints(self.solution_, data))
 
     def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Probability of every component for every row."""
-        return probabilities(log_joints(self.solution_, self._grouped(X, nodes)))
+        data = self._grouped(X, nodes)
+        return probabilities(log_joints(self.solution_, data))
 
     def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows and their components: `n_samples` from the node `nodes`, or from every node.
@@ -191,7 +195,7 @@ class NodeScores:
 
 def assigned(joint: np.ndarray) -> np.ndarray:
     """The most probable component of every row; of equals up to rounding the first."""
-    return first_greatest(joint, scale=1.0)
+    return np.asarray(first_greatest(joint, scale=1.0))
 
 
 def probabilities(joint: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.model_selection import BaseCrossValidator
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest, first_least
@@ -105,12 +106,12 @@ def select_alpha(
     rows: list[np.ndarray] = []
     more = list(LARGER_ALPHAS) if alphas is None else []
     waiting = [float(alpha) for alpha in (ALPHAS if alphas is None else alphas)]
-    scored = fold >= 0
+    scored, best = fold >= 0, 0
     while waiting:
         tried.append(waiting.pop(0))
         means = node_means(held_out(tried[-1])[scored], nodes[scored])
         rows.append(np.array(list(means.values())))
-        best = first_greatest(np.array([row.mean() for row in rows]), scale=1.0)
+        best = int(first_greatest(np.array([row.mean() for row in rows]), scale=1.0))
         if not waiting and best == len(tried) - 1 and more:
             waiting.append(more.pop(0))
     table = np.array(rows)
@@ -132,6 +133,41 @@ def folds(nodes: np.ndarray, n_folds: int, seed: int, n_components: Any) -> np.n
         if count - -(-count // n_folds) >= k:
             fold[rng.permutation(rows)] = dealt
     return fold
+
+
+class NodeKFold(BaseCrossValidator):
+    """Folds that deal every node's rows: each node is in every training set.
+
+    For `GridSearchCV` and `cross_val_score`, with the node of each row as `groups`, or as `y`.
+
+    Parameters
+    ----------
+    n_splits
+        Parts the rows of every node are dealt into.
+    random_state
+        Seeds the deal; a node's own deal depends on its label and on nothing else.
+    min_train
+        A node keeps at least so many rows in every training set; one with too few to spare is
+        never held out.
+    """
+
+    def __init__(self, n_splits: int = 5, *, random_state: int = 0, min_train: int = 1):
+        self.n_splits, self.random_state, self.min_train = n_splits, random_state, min_train
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """How many folds there are."""
+        del X, y, groups
+        return self.n_splits
+
+    def split(self, X: Any, y: Any = None, groups: Any = None):
+        """Positions to train on and to test on, for every fold."""
+        _checks.whole("n_splits", self.n_splits, minimum=2)
+        nodes = groups if groups is not None else y
+        if nodes is None:
+            raise ValueError("`groups` is missing. Give the node of each row, as groups or as y.")
+        fold = folds(np.asarray(nodes), self.n_splits, self.random_state, self.min_train)
+        for number in range(self.n_splits):
+            yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
 
 
 @dataclass(frozen=True)
@@ -189,7 +225,7 @@ def select_components(
         if not allowed.any():
             raise ValueError("`candidates` holds no number that every node has rows for.")
         total = np.where(allowed, bic.sum(0), np.inf)
-        chosen[:] = candidates[first_least(total, scale=len(X))]
+        chosen[:] = candidates[int(first_least(total, scale=len(X)))]
     return ComponentSelection(
         dict(zip(data.labels, chosen.tolist(), strict=True)), tuple(candidates), bic
     )

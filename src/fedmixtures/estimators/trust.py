@@ -34,7 +34,7 @@ class Trust:
         """The account's view of trust; None where it has none."""
         if account is None or "trusted" not in account.edges:
             return None
-        trusted = np.asarray(account.edges["trusted"], dtype=bool).all(1)
+        trusted = np.logical_and.reduce(np.asarray(account.edges["trusted"], dtype=bool), axis=1)
         ends = network.source, network.target
         told = account.nodes.get("group")
         group = _connected(network, trusted) if told is None else told

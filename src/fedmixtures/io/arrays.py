@@ -1,4 +1,4 @@
-"""Arrays and a JSON header in one safetensors file: no code on load, readable anywhere."""
+"""Arrays and a JSON header in one safetensors file, and checkpoints as such: no code on load."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.io.durable import write_durably
 
 HEADER = "fedmixtures"
@@ -41,3 +42,27 @@ def read_arrays(path: str | Path, kind: str) -> tuple[dict[str, np.ndarray], Any
         found = header.get("kind") if isinstance(header, dict) else "an unknown kind"
         raise ValueError(f"{str(path)!r} does not hold a fedmixtures {kind} but {found}.")
     return arrays, header
+
+
+def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint; an older one at this path is replaced in one step."""
+    arrays = {f"state.{i:04d}": state for i, state in enumerate(checkpoint.states)}
+    arrays |= {f"trace.{name}": array for name, array in checkpoint.trace.items()}
+    header = {
+        "kind": "checkpoint",
+        "round": checkpoint.round,
+        "fingerprint": checkpoint.fingerprint,
+    }
+    return write_arrays(path, arrays, header)
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint."""
+    arrays, header = read_arrays(path, "checkpoint")
+    states = [array for name, array in sorted(arrays.items()) if name.startswith("state.")]
+    trace = {
+        name.removeprefix("trace."): array
+        for name, array in arrays.items()
+        if name.startswith("trace.")
+    }
+    return Checkpoint(header["round"], header["fingerprint"], tuple(states), trace)

@@ -127,9 +127,9 @@ def tile_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Stat
     return (likelihood.rows_last if few else plain_statistics)(theta, rows, row_weights)
 
 
-def most_tiles() -> int:
-    """Tiles of rows in one call: what a CPU's cache or a GPU's memory holds."""
-    return 1 << 16 if on_gpu() else 1 << 8
+def rows_at_once() -> int:
+    """Rows, by tile, in one call: what a CPU's cache or a GPU's memory holds."""
+    return 1 << 22 if on_gpu() else 1 << 13
 
 
 def nll_and_gradient(

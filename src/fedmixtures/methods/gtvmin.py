@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.graph.network import Network
-from fedmixtures.kernels.dispatch import nll_and_gradient
+from fedmixtures.kernels.dispatch import nll_and_gradient, statistics
 from fedmixtures.methods.base import (
     Backtracking,
     Inbox,
@@ -44,6 +44,14 @@ from fedmixtures.methods.base import (
     Outgoing,
     squared_distance,
 )
+from fedmixtures.methods.em_steps import (
+    Pseudorows,
+    descend,
+    em_direction,
+    local_loss,
+    loss_of_statistics,
+)
+from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -64,6 +72,13 @@ class GTVMin(NodeProgram):
         objective decreases (needs the whole objective, so it works in one process only).
     feasible
         Bounds all mixtures stay in; None takes them from the rows.
+    solver
+        ``"gradient"``: the plain steps of eq. (6). ``"em"``: steps of EM's kind, each halved until
+        the node's objective falls (`learning_rate` plays no part). For features of different
+        spreads and thin components, where no one step size serves all.
+    prior
+        Shrink covariances to a common shape: the local loss is then that of the maximum a
+        posteriori. None is eq. (1).
     """
 
     discrepancy: AbstractDiscrepancy = MMD()
@@ -71,6 +86,8 @@ class GTVMin(NodeProgram):
     n_local_steps: int = 5
     learning_rate: float | Literal["auto"] | Backtracking = 0.02
     feasible: FeasibleSet | None = None
+    solver: Literal["gradient", "em"] = "gradient"
+    prior: ShapePrior | None = None
 
     def __check_init__(self):
         if not isinstance(self.discrepancy, AbstractDiscrepancy):
@@ -80,6 +97,9 @@ class GTVMin(NodeProgram):
             )
         if self.feasible is not None and not isinstance(self.feasible, FeasibleSet):
             raise ValueError(f"`feasible` is {self.feasible!r}. Give a FeasibleSet or None.")
+        _checks.one_of("solver", self.solver, ("gradient", "em"))
+        if self.prior is not None and not isinstance(self.prior, ShapePrior):
+            raise ValueError(f"`prior` is {self.prior!r}. Give a ShapePrior or None.")
         _checks.positive("alpha", self.alpha, allow_zero=True)
         _checks.whole("n_local_steps", self.n_local_steps)
         if self.search is not None:
@@ -131,12 +151,25 @@ class GTVMin(NodeProgram):
         """Lines 3 to 6: freeze the neighbours, then take the local steps of eq. (6)."""
         coupling = self.discrepancy.couple(state, inbox.broadcast, keys.slot, inbox.weight)
 
-        def local_step(theta: Mixture, _):
-            fit, pull, gradient = self._node_objective(theta, coupling, data)
+        def gradient_step(theta: Mixture, _):
+            fit, pull, gradient, _ = self._node_objective(theta, coupling, data)
             moved = jax.tree.map(lambda x, g: x - self.learning_rate * g, theta, gradient)
             return self._feasible.project(moved, present=theta.weights > 0), (fit, pull)
 
-        theta, (fit, pull) = jax.lax.scan(local_step, state, length=self.n_local_steps)
+        def em_step(carry: tuple[Mixture, PerNode], _):
+            theta, rate = carry
+            fit, pull, gradient, (prior, s) = self._node_objective(theta, coupling, data)
+            direction = em_direction(theta, gradient, s, prior)
+            value = lambda at: local_loss(at, data, prior)[0] + self.alpha * coupling.pull(at)[0]
+            project = lambda at: self._feasible.project(at, present=theta.weights > 0)
+            tried = jnp.minimum(2 * rate, 1.0)
+            return descend(theta, direction, fit + pull, tried, value, project), (fit, pull)
+
+        if self.solver == "gradient":
+            theta, (fit, pull) = jax.lax.scan(gradient_step, state, length=self.n_local_steps)
+        else:
+            begin = state, jnp.ones(len(state.weights), state.means.dtype)
+            (theta, _), (fit, pull) = jax.lax.scan(em_step, begin, length=self.n_local_steps)
         return theta, self._info(state, theta, fit[0], pull[0])
 
     def result(self, state: Mixture, data: NodeRows) -> Mixture:
@@ -151,13 +184,15 @@ class GTVMin(NodeProgram):
 
     @property
     def rate(self) -> float | None:
-        """The given step size."""
-        return None if self.search is not None else self.learning_rate
+        """The given step size; steps of EM's kind have none."""
+        return None if self.search is not None or self.solver == "em" else self.learning_rate
 
     @property
     def search(self) -> Backtracking | None:
-        """By backtracking, unless a step size is given."""
+        """By backtracking, unless a step size is given or every node finds its own."""
         given = self.learning_rate
+        if self.solver == "em":
+            return None
         if isinstance(given, Backtracking):
             return given
         return Backtracking() if given == "auto" else None
@@ -168,12 +203,15 @@ class GTVMin(NodeProgram):
 
     @property
     def certifiable(self) -> bool:
-        """Proposition 1: a smooth symmetric discrepancy and one local step."""
+        """Proposition 1: a smooth symmetric discrepancy and one plain local step."""
         d = self.discrepancy
-        return d.smooth and d.symmetric and not d.random and self.n_local_steps == 1
+        plain = self.solver == "gradient" and self.prior is None and self.n_local_steps == 1
+        return d.smooth and d.symmetric and not d.random and plain
 
     def remedy(self, weighted_degree: float) -> str:
         """Name the step size, and the coupling where it makes the step too long."""
+        if self.rate is None:
+            return super().remedy(weighted_degree)
         coupling = self.alpha * weighted_degree * (self.rate or 0.0)
         if coupling > 1:
             limit = 0.5 / (self.alpha * weighted_degree)
@@ -184,17 +222,27 @@ class GTVMin(NodeProgram):
             )
         return (
             f"learning_rate={self.rate:g} is likely too large for these features: lower it, "
-            "standardize the features, or use learning_rate='auto'."
+            "standardize the features, use learning_rate='auto', or solver='em' with a prior."
         )
 
     def _node_objective(
         self, theta: Mixture, coupling: Coupling, data: NodeRows
-    ) -> tuple[PerNode, PerNode, Mixture]:
-        """Line 5 for every node: local loss, pull of the neighbours, gradient of their sum."""
-        fit, fit_gradient = nll_and_gradient(theta, data.rows, data.row_weights)
+    ) -> tuple[PerNode, PerNode, Mixture, Any]:
+        """Line 5 for every node: local loss, pull of the neighbours, gradient of their sum.
+
+        With them what a step of EM's kind needs: the prior as rows, and the statistics.
+        """
+        if self.solver == "gradient" and self.prior is None:
+            fit, fit_gradient = nll_and_gradient(theta, data.rows, data.row_weights)
+            used = None
+        else:
+            s = statistics(theta, data.rows, data.row_weights)
+            prior = None if self.prior is None else Pseudorows.of(s, data, self.prior)
+            fit, fit_gradient = loss_of_statistics(theta, s, prior)
+            used = prior, s
         pull, pull_gradient = coupling.pull(theta)
         gradient = jax.tree.map(lambda a, b: a + self.alpha * b, fit_gradient, pull_gradient)
-        return fit, self.alpha * pull, gradient
+        return fit, self.alpha * pull, gradient, used
 
     def _info(self, before: Mixture, after: Mixture, fit: PerNode, pull: PerNode) -> Info:
         norms = jnp.linalg.norm(before.means, axis=-1).max(-1)

@@ -1,19 +1,21 @@
-"""Everything the page shows, as one plain dictionary: aggregates, and rows only if asked for."""
+"""What a run found, and what the page shows of it: aggregates, and rows only if asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedmixtures import __version__
-from fedmixtures._ties import in_order
+from fedmixtures._ties import first_greatest, in_order
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.engine.solution import Certificate
+from fedmixtures.engine.solution import Certificate, History
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report import edges, layout, planes
-from fedmixtures.report.findings import Findings
-from fedmixtures.report.matching import matched_to_last
 from fedmixtures.report.scores import Scores
 
 MOST_EDGES = 6000
@@ -21,6 +23,36 @@ MOST_EDGES = 6000
 PACKED_NUMBERS = 1_200_000
 """Numbers for moving ellipses in one page, about 3 MB."""
 DENSITY_CELLS = 1_200_000
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a run found, in memory."""
+
+    theta: Mixture
+    """Final mixtures, stacked in the order of `data.labels`, components aligned."""
+    theta_scaled: Mixture
+    """The same in the units of the fit, where discrepancies are taken."""
+    network: Network
+    data: NodeData
+    features: tuple[str, ...]
+    history: History
+    method: Any
+    scores: Scores
+    snapshots: Mapping[int, Mixture] = field(default_factory=dict)
+    held_out: Mapping[int, float] = field(default_factory=dict)
+    """Mean held-out log-likelihood by round."""
+    certificate: Certificate | None = None
+    converged: bool = False
+    traffic: Any = None
+    levels: Levels | None = None
+    """Where a node's density is a weighed sum of several."""
+    trust: Any = None
+    """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    version: str = ""
+    """Of fedmixtures."""
 
 
 def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]:
@@ -36,7 +68,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
         closeness = np.where(found.trust.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
     return {
-        "version": __version__,
+        "version": found.version,
         "settings": dict(found.settings),
         "notes": list(found.notes),
         "shape": {
@@ -45,6 +77,9 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             "edges": found.network.n_edges,
             "components": found.theta.n_components,
             "features": list(found.features),
+            "telling": planes.separation(found.theta).argsort(kind="stable")[::-1].tolist()
+            if len(found.features) > 12
+            else list(range(len(found.features))),
         },
         "nodes": _nodes(found, groups, layout.positions(found.network, np.sqrt(closeness))),
         "edges": _edges(found, distance, closeness, bound, type(discrepancy).__name__),
@@ -116,7 +151,9 @@ def _levels(levels: Any) -> dict[str, Any] | None:
         "names": list(levels.names),
         "weights": [_numbers(of_node) for of_node in levels.weights],
         "mean": _numbers(levels.weights.mean(0)),
-        "heaviest": np.bincount(levels.weights.argmax(1), minlength=len(levels.names)).tolist(),
+        "heaviest": np.bincount(
+            first_greatest(levels.weights), minlength=len(levels.names)
+        ).tolist(),
     }
 
 
@@ -205,7 +242,7 @@ def _traffic(found: Findings) -> dict[str, Any]:
         "total": int(sum(sent)),
         "median": float(np.median(sent)) if sent else 0.0,
         "most": int(max(sent, default=0)),
-        "rounds": len(found.history) - 1,
+        "rounds": max(len(found.history) - 1, int(getattr(traffic, "n_rounds", 0))),
         "moves_rows": bool(getattr(program, "moves_rows", False)),
         "recipients": str(getattr(traffic, "recipients", "neighbours")),
         "simulated": bool(getattr(traffic, "simulated", True)),
@@ -223,7 +260,7 @@ def _slider(found: Findings) -> tuple[list[int], list[Mixture]]:
         if rounds
         else []
     )
-    thetas = matched_to_last([*(found.snapshots[r] for r in keep), found.theta])
+    thetas = planes.matched_to_last([*(found.snapshots[r] for r in keep), found.theta])
     return [*keep, len(found.history) - 1], thetas
 
 

@@ -18,6 +18,8 @@ from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
 CHUNK = 4096
+ROUNDING = 1e-12
+"""Discrepancies of order one are no more exact than this."""
 
 
 def edge_discrepancies(
@@ -67,7 +69,8 @@ def groups_by_gap(discrepancies: np.ndarray, network: Network) -> tuple[np.ndarr
     bunches (Otsu's split, centres at least three within-bunch deviations apart); otherwise all
     edges join and groups are the connected parts of the graph.
     """
-    bound = two_bunches(np.log(discrepancies[discrepancies > 0]))
+    told = np.maximum(discrepancies, ROUNDING)  # below that, differences are rounding
+    bound = two_bunches(np.log(told))
     bound = None if bound is None else float(np.exp(bound))
     joins = np.ones(network.n_edges, bool) if bound is None else discrepancies <= bound
     return numbered_groups(network, joins), bound

@@ -8,12 +8,25 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import in_order
-from fedmixtures.report.svg import Axis, Number, figure, label, line, number, padded, tick_text
+from fedmixtures.report.planes import MEAN_UNIT, UNIT, bytes_of
+from fedmixtures.report.svg import (
+    Axis,
+    Number,
+    figure,
+    label,
+    line,
+    number,
+    padded,
+    shortened,
+    tick_text,
+)
 
 WIDTH = 720.0
 FEW_NODES = 40
 """Up to this many, every node has a line of its own in the picture of gains."""
 N_GROUP_COLOURS = 9
+N_COLOURS = 8
+"""Of components."""
 
 
 def gain_classes(content: dict[str, Any]) -> list[str]:
@@ -59,7 +72,8 @@ def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
     floor = min(good) - 1.5 * (max(everything) - min(good)) - 0.3
     low, high = padded([max(v, floor) for v in everything], 0.03)
     names = [nodes["label"][i] for i in order]
-    left = min(150.0, 22 + 6.6 * max(len(name) for name in names))
+    tags = [shortened(name, 20) for name in names]
+    left = min(150.0, 22 + 6.6 * max(len(tag) for tag in tags))
     x = Axis(low, high, left, width - 78)
     top, step = 26.0, 19.0
     bottom = top + step * len(order)
@@ -82,7 +96,7 @@ def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
             f'<path class="bar" d="M{number(start)} {number(y)}H{number(end)}"/>'
             + (_tick(x(max(pooled, low)), y) if pooled is not None else "")
             + f'{mark}<circle class="new" cx="{number(end)}" cy="{number(y)}" r="5"/>'
-            + label(left - 12, y + 4, names[row], "name", "end")
+            + label(left - 12, y + 4, tags[row], "name", "end")
             + label(width - 64, y + 4, signed(nodes["gain"][i]), "value")
             + "</g>"
         )
@@ -122,7 +136,7 @@ def network(content: dict[str, Any], interactive: bool = True) -> str:
     """Nodes and edges; edges in five paths by closeness, so that thousands stay quick."""
     nodes, edges = content["nodes"], content["edges"]
     n, height = len(nodes["label"]), 540.0
-    radius = float(np.clip(150 / np.sqrt(n), 3.2, 15))
+    radius = float(np.clip(100 / np.sqrt(n), 3.2, 15))
     px = Axis(0, 1, radius + 14, WIDTH - radius - 14)
     py = Axis(0, 1, radius + 14, height - radius - (24 if n <= FEW_NODES else 14))
     place = [(px(x), py(y)) for x, y in zip(nodes["x"], nodes["y"], strict=True)]
@@ -148,7 +162,11 @@ def network(content: dict[str, Any], interactive: bool = True) -> str:
         body.append(
             f'<g class="node {css[i]}" data-i="{i}" data-group="{group}"{focus * interactive}>'
             f"<title>{words}</title>{mark}"
-            + (label(x, y + r + 13, nodes["label"][i], "tag", "middle") if n <= FEW_NODES else "")
+            + (
+                label(x, y + r + 13, shortened(nodes["label"][i], 12), "tag", "middle")
+                if n <= FEW_NODES
+                else ""
+            )
             + "</g>"
         )
     drawn = figure(WIDTH, height, f"Network of {n} nodes", "".join(body), "network")
@@ -222,3 +240,49 @@ def signed(value: Number | None) -> str:
     else:
         text = f"{value:+.2f}" if abs(value) >= 0.095 else f"{value:+.3f}"
     return text.replace("-", "−")
+
+
+def portrait(content: dict[str, Any], i: int, side: float = 200.0) -> str:
+    """One node at the end of the run: density of its rows in steps, components as ellipses."""
+    view = content["views"][0]
+    grid, n, k = view["grid"], content["shape"]["nodes"], content["shape"]["components"]
+    image = bytes_of(view["density"], "u1").reshape(n, grid, grid)[i]
+    body = [f'<rect class="paper" width="{side}" height="{side}"/>']
+    cell = side / grid
+    for level in (32, 80, 136, 200):
+        runs = _runs(image >= level, cell, grid)
+        if runs:
+            body.append(f'<path class="density" d="{runs}"/>')
+    numbers = bytes_of(view["components"], "<i2").reshape(-1, n, k, 6)[-1, i]
+    for c, (weight, mx, my, sx, sy, rho) in enumerate(numbers.tolist()):
+        if weight > 0:
+            body.append(_ellipse(c, weight, mx, my, sx, sy, rho, side))
+    return figure(side, side, f"Components of {node_words(content, i)}", "".join(body), "portrait")
+
+
+def _ellipse(c: int, weight, mx, my, sx, sy, rho, side: float) -> str:
+    """The two-sigma ellipse of a packed component."""
+    sx, sy, rho = 2 * side * sx / UNIT, 2 * side * sy / UNIT, rho / UNIT
+    shape = np.array([[sx * sx, -rho * sx * sy], [-rho * sx * sy, sy * sy]])  # y points down
+    values, vectors = np.linalg.eigh(shape)
+    angle = np.degrees(np.arctan2(vectors[1, 1], vectors[0, 1]))
+    place = (side * mx / MEAN_UNIT, side * (1 - my / MEAN_UNIT))
+    radii = np.sqrt(np.maximum(values, 1e-6))
+    spot = f"translate({number(place[0])} {number(place[1])}) rotate({number(angle)})"
+    return (
+        f'<ellipse class="component c{c % N_COLOURS}" rx="{number(radii[1])}" '
+        f'ry="{number(radii[0])}" transform="{spot}" '
+        f'style="fill-opacity:{0.06 + 0.3 * weight / UNIT:.2f}"/>'
+    )
+
+
+def _runs(mask: np.ndarray, cell: float, grid: int) -> str:
+    """Rows of true cells as one path; the picture's y points down, the plane's up."""
+    parts = []
+    for row in np.flatnonzero(mask.any(1)):
+        steps = np.flatnonzero(np.diff(np.concatenate([[0], mask[row].astype(np.int8), [0]])))
+        y = (grid - 1 - row) * cell
+        for start, end in steps.reshape(-1, 2):
+            span = number((end - start) * cell)
+            parts.append(f"M{number(start * cell)} {number(y)}h{span}v{number(cell)}h-{span}z")
+    return "".join(parts)

@@ -112,6 +112,10 @@
     const size = Math.abs(value), digits = size >= 100 ? 0 : size >= 0.095 ? 2 : 3;
     return (value < 0 ? "−" : "+") + size.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   };
+  const brief = (name, most = 24) => {
+    const tail = (most - 1) >> 1;
+    return name.length <= most ? name : `${name.slice(0, most - 1 - tail)}…${name.slice(-tail)}`;
+  };
   const size = (count) => {
     for (const unit of ["bytes", "kB", "MB"]) {
       if (count < 1000) return unit === "bytes" ? `${count} bytes` : `${count.toFixed(1)} ${unit}`;
@@ -177,7 +181,8 @@
       const svg = make("svg", { id: `near-${other}`, role: "img", "aria-label": `Components of node ${nodes.label[other]}` }, button);
       caption.className = "under";
       const name = document.createElement("b");
-      name.textContent = nodes.label[other];
+      name.textContent = brief(nodes.label[other]);
+      name.title = nodes.label[other];
       caption.append(name, edgeWords(e, discrepancy));
       button.append(caption);
       button.addEventListener("click", () => pick(other));
@@ -316,7 +321,8 @@
     };
     const head = document.createElement("th");
     head.scope = "row";
-    head.textContent = nodes.label[i];
+    head.textContent = brief(nodes.label[i]);
+    head.title = nodes.label[i];
     row.append(head);
     cell(nodes.rows[i].toLocaleString("en"), "n");
     cell(nodes.held[i].toLocaleString("en"), "n");

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from fedmixtures.report import figures
-from fedmixtures.report.portraits import N_COLOURS, portrait
+from fedmixtures.report.svg import shortened
 from fedmixtures.report.words import headline, size, story
 
 FIRST_NODES = 30
@@ -24,7 +24,13 @@ def render(content: dict[str, Any], static: bool = False) -> str:
 
     part = lambda name: files("fedmixtures.report").joinpath(name).read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters |= {"signed": figures.signed, "size": size, "short": short, "count": count}
+    environment.filters |= {
+        "signed": figures.signed,
+        "size": size,
+        "short": short,
+        "count": count,
+        "brief": shortened,
+    }
     order = figures.by_gain(content)
     nodes = content["nodes"]
     return environment.from_string(part("page.html.jinja")).render(
@@ -41,8 +47,8 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         charts=[chart for chart in figures.convergence(content) if chart],
         table=order[: STATIC_NODES if static else FIRST_NODES],
         lost=[nodes["label"][i] for i in reversed(order) if nodes["verdict"][i] < 0],
-        portraits=[(i, portrait(content, i)) for i in _telling(order)] if static else [],
-        n_colours=N_COLOURS,
+        portraits=[(i, figures.portrait(content, i)) for i in _telling(order)] if static else [],
+        n_colours=figures.N_COLOURS,
         gain_classes=figures.gain_classes(content),
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedmixtures._ties import first_greatest, in_order
+from fedmixtures._ties import first_greatest, first_matching, in_order
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.mixture.mixture import Mixture
 
@@ -61,11 +62,19 @@ def choose_planes(theta: Mixture, features: tuple[str, ...], n_planes: int) -> l
     share = values[::-1][:2] / values.sum()
     labels = [f"principal axis {i + 1} ({share[i]:.0%} of the spread)" for i in (0, 1)]
     planes = [_framed("principal axes", labels[0], labels[1], principal, theta)]
-    wide = np.sort(in_order(-np.diag(total))[:4])
+    wide = np.sort(in_order(-separation(theta), scale=1.0)[:4])
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"
         planes.append(_framed(name, features[i], features[j], eye[[i, j]], theta))
     return planes
+
+
+def separation(theta: Mixture) -> np.ndarray:
+    """Share of each feature's spread that lies between components: how well it tells them apart."""
+    weights = theta.weights / theta.weights.sum()
+    _, total = overall_moments(theta)
+    within = np.einsum("nk,nkii->i", weights, theta.covariances)
+    return 1 - within / np.maximum(np.diag(total), 1e-300)
 
 
 def overall_moments(theta: Mixture) -> tuple[np.ndarray, np.ndarray]:
@@ -158,3 +167,23 @@ def text(array: np.ndarray) -> str:
 def bytes_of(packed: str, dtype: str) -> np.ndarray:
     """The array a text was made from, flat."""
     return np.frombuffer(base64.b64decode(packed), dtype=dtype)
+
+
+def matched_to_last(thetas: Sequence[Mixture]) -> list[Mixture]:
+    """Reorder components, node by node, to follow those of the last entry back through time."""
+    matched = [thetas[-1]]
+    for theta in reversed(thetas[:-1]):
+        matched.append(_matched(theta, matched[-1]))
+    return matched[::-1]
+
+
+def _matched(theta: Mixture, to: Mixture) -> Mixture:
+    gap = np.square(to.means[:, :, None] - theta.means[:, None, :]).sum(-1)
+    gap += np.square(to.covariances[:, :, None] - theta.covariances[:, None, :]).sum((-2, -1))
+    absent = (to.weights[:, :, None] > 0) != (theta.weights[:, None, :] > 0)
+    cost = gap + np.where(absent, 1e6 * (1 + gap.max()), 0.0)
+    orders = np.stack([first_matching(one) for one in cost])
+    take = lambda part: np.take_along_axis(
+        part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1
+    )
+    return Mixture(*(take(part) for part in theta.parts))

@@ -59,6 +59,14 @@ def tick_text(value: Number) -> str:
     return f"{value:,.4g}".replace("-", "−")
 
 
+def shortened(name: str, most: int = 24) -> str:
+    """A name of at most so many letters: a long one loses its middle, since ends tell apart."""
+    if len(name) <= most:
+        return name
+    tail = (most - 1) // 2
+    return f"{name[: most - 1 - tail]}…{name[-tail:]}"
+
+
 def line(points: Sequence[tuple[Number, Number]]) -> str:
     """The path through these points."""
     return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)

@@ -33,7 +33,13 @@ def headline(content: dict[str, Any]) -> str:
 
 def listened(content: dict[str, Any]) -> bool:
     """Whether any node used anything of another."""
-    return content["traffic"]["total"] > 0 and content["edges"]["n_trusted"] != 0
+    traffic, levels = content["traffic"], content.get("levels")
+    if traffic["total"] == 0 or (traffic["recipients"] != "hub" and not content["shape"]["edges"]):
+        return False
+    if levels is not None:  # what counts beside what a node knows by itself
+        means = zip(levels["names"], levels["mean"], strict=True)
+        return any(weight > 0 for name, weight in means if name != "own")
+    return content["edges"]["n_trusted"] != 0
 
 
 def story(content: dict[str, Any]) -> str:

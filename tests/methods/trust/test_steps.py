@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from fedmixtures.engine.options import Options
 from scipy.stats import multivariate_normal
 
 import fedmixtures as fm
@@ -12,12 +11,13 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import conversation_block, node_block
 from fedmixtures.engine.run.conversation import InProcess, converse
 from fedmixtures.graph.convert import as_network
+from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.base import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
-from fedmixtures.methods.trust_then_pool.tiles import ALL, TILE
+from fedmixtures.methods.trust_then_pool.tiles import ALL, tile_size
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 from fedmixtures.mixture.precision import double
@@ -169,7 +169,7 @@ def test_a_fit_is_the_same_in_any_batch(nodes):
 
 def test_more_rows_than_a_tile_and_than_a_call_are_one_fit():
     rng = np.random.default_rng(1)
-    big = rng.normal(size=(TILE * (fits.most_tiles() + 3) + 5, 2))
+    big = rng.normal(size=(rows_at_once() + 1000, 2))
     rows = np.concatenate([big, rng.normal(size=(20, 2))])
     labels = np.repeat([0, 1], [len(big), 20])
     block = a_block(NodeData.from_rows(rows, labels))
@@ -181,6 +181,12 @@ def test_more_rows_than_a_tile_and_than_a_call_are_one_fit():
     for i, own_rows in enumerate((big, rows[len(big) :])):
         expected = plain_step(theta.at(i), own_rows, np.ones(len(own_rows)), 8.0, 1e-3)
         np.testing.assert_allclose(found.at(i).means, expected.means, rtol=1e-9)
+
+
+def test_tiles_suit_the_rows():
+    assert tile_size(np.full(15, 50), 25, 2) == 32
+    assert tile_size(np.full(15, 500), 25, 2) == 64
+    assert tile_size(np.full(30, 200), 68, 8) == 128
 
 
 def test_centres_are_rows_and_differ(nodes):
@@ -274,7 +280,7 @@ def outcome(X, labels, graph="full", method=None, **options):
     data = NodeData.from_rows(X, labels)
     network = as_network(graph, data.labels).aligned(data.labels)
     method = method or fm.TrustThenPool(n_starts=2, pool_steps=(3, 6))
-    return fm.solve(method, data, network, None, Options(**options), K)
+    return fm.solve(method, data, network, n_components=K, **options)
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,8 @@ CHUNK_CELLS = 200_000
 """Rounds times nodes in one device call, at most: what its record may hold."""
 LOOK_EVERY = 10
 """Rounds between two looks at whether the run has converged."""
+RISEN = 0.5
+"""Nats per node that an objective may end above its start before it is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,22 @@ class Run:
             warnings.warn(message, FitWarning, stacklevel=2)
         else:
             self.report(states, done, 0, final=True)
+            message = self.risen()
         return self.made(states, done, status, message)
+
+    def risen(self) -> str:
+        """A warning if coupled nodes, with steps of a given length, ended above their start."""
+        before, after = self.trace.objective[[0, -1]]
+        coupled = self.given.rate is not None and len(self.network.source) > 0
+        if not coupled or after - before <= RISEN * self.data.n_nodes:
+            return ""
+        degree = float(self.network.weighted_degree.max(initial=0.0))
+        message = (
+            f"the objective rose from {before:.4g} to {after:.4g}, so that nodes may be worse off "
+            f"than alone. {self.given.remedy(degree)}"
+        )
+        warnings.warn(message, FitWarning, stacklevel=3)
+        return message
 
     def diverged(self, trouble: Trouble) -> Solution:
         """Go back to the last good round; rounds are repeatable, so it is simply run again."""

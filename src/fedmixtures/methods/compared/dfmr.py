@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_least
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Block, Broadcast, Outcome
 from fedmixtures.methods.compared.from_local_fits import FromLocalFits
@@ -98,7 +99,7 @@ def _inner(mixtures):
 
 def central(distances: np.ndarray, exponent: float) -> np.ndarray:
     """Which mixtures are within the filter's width of the middle one."""
-    middle = np.median(distances, axis=1).argmin()
+    middle = first_least(np.median(distances, axis=1))
     width = len(distances) ** exponent * np.median(distances[middle])
     return np.flatnonzero(distances[middle] <= width)
 
@@ -111,7 +112,7 @@ def reduced(mixtures: Mixture, rows: np.ndarray, max_iter: int) -> Mixture:
     means, covariances = mixtures.means.reshape(-1, d), mixtures.covariances.reshape(-1, d, d)
     many = weights, means, covariances
     ends = [reduce_from(many, mixtures.at(i), max_iter) for i in range(len(rows))]
-    return min(ends, key=lambda end: end[1])[0]
+    return ends[first_least(np.array([divergence for _, divergence in ends]))][0]
 
 
 def reduce_from(many: tuple, few: Mixture, max_iter: int) -> tuple[Mixture, float]:
@@ -120,7 +121,7 @@ def reduce_from(many: tuple, few: Mixture, max_iter: int) -> tuple[Mixture, floa
     assigned = np.full(len(weights), -1)
     for _ in range(max_iter):
         cost = gaussian_kl(means, covariances, few.means, few.covariances)
-        nearest = cost.argmin(1)
+        nearest = first_least(cost)
         if (nearest == assigned).all():
             break
         assigned = nearest

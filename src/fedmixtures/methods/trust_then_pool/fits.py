@@ -18,7 +18,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.kernels.dispatch import most_tiles, tile_statistics
+from fedmixtures.kernels.dispatch import tile_statistics
 from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
 from fedmixtures.mixture.density import log_joint
 from fedmixtures.mixture.em import ShapePrior, m_step
@@ -76,8 +76,18 @@ class Fit(eqx.Module):
     theta: Mixture
     own: Statistics
     """Statistics of the tiles (without base) under `theta`."""
-    score: Any
-    """Penalised likelihood: what starts are compared by."""
+    penalty: Any
+    """What `score` takes off a likelihood."""
+
+    def score(self, log_likelihood: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        r"""$\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$, p parameters.
+
+        What fits of one set of rows are compared by; least if not finite.
+        """
+        d = self.theta.n_features
+        parameters = (self.theta.weights > 0).sum(-1) * (1 + d + d * (d + 1) // 2) - 1
+        score = log_likelihood - self.penalty - 0.5 * parameters * np.log(np.maximum(rows, 1.0))
+        return np.where(np.isfinite(score), score, -np.inf)
 
 
 def map_step(
@@ -93,23 +103,14 @@ def map_step(
     return Mixture(mass / mass.sum(-1, keepdims=True), new.means, new.covariances)
 
 
-def penalised(theta: Mixture, log_likelihood, n, nu) -> jax.Array:
-    r"""$\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$; least if not finite.
-
-    What fits of one set of rows are compared by, with p parameters and N rows.
-    """
-    d = theta.n_features
-    present = theta.weights > 0
+def shape_penalty(theta: Mixture, nu) -> jax.Array:
+    r"""$\nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c))$ with the average covariance $S_0$."""
     inverse, log_determinant = inverse_cholesky(theta.covariances)
     average = jnp.einsum("nk,nkij->nij", theta.weights, theta.covariances)
     _, average_log = inverse_cholesky(average)
     spread = jnp.einsum("nkpi,nkpj,nij->nk", inverse, inverse, average)
-    divergence = 0.5 * (spread - d + log_determinant - average_log[:, None])
-    penalty = nu * jnp.where(present, divergence, 0.0).sum(-1)
-    parameters = present.sum(-1) * (1 + d + d * (d + 1) // 2) - 1
-    price = 0.5 * parameters * jnp.log(jnp.maximum(n, 1.0))
-    score = log_likelihood - penalty - price
-    return jnp.where(jnp.isfinite(score), score, -jnp.inf)
+    divergence = 0.5 * (spread - theta.n_features + log_determinant - average_log[:, None])
+    return nu * jnp.where(theta.weights > 0, divergence, 0.0).sum(-1)
 
 
 def fitted(
@@ -137,7 +138,7 @@ def fitted(
     whole = np.int32(n_steps + n_hard), np.int32(n_hard)
     real = np.asarray(ridge, dtype), np.asarray(tolerance, dtype)
     found = []
-    for here, work in entries.chunks(most_tiles()):
+    for here, work in entries.chunks(tiles.at_once):
         given = _lines((theta, base, pseudo, nu), here, len(work.tile))
         out = _fitted(tiles, work, *given, *whole, *real)
         found.append(_first(out, here.stop - here.start))
@@ -147,7 +148,7 @@ def fitted(
 def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray) -> Mixture:
     """Centres by k-means++, as equal components where `present` (fits, k)."""
     found = []
-    for here, work in entries.chunks(most_tiles()):
+    for here, work in entries.chunks(tiles.at_once):
         out = _centres(tiles, work, _lines(keys, here, len(work.tile)), present.shape[1])
         found.append(_first(out, here.stop - here.start))
     means = np.concatenate(found)
@@ -159,7 +160,7 @@ def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray
 def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> np.ndarray:
     """Log-density of the rows of every entry under its fit's mixture, (entries, rows)."""
     found = []
-    for here, work in entries.chunks(most_tiles()):
+    for here, work in entries.chunks(tiles.at_once):
         out = _densities(tiles, work, _lines(theta, here, len(work.tile)))
         found.append(np.asarray(out)[: int((work.scale > 0).sum())])
     return np.concatenate(found)
@@ -169,21 +170,15 @@ def advanced(theta: Mixture, s: Statistics, nu: float | np.ndarray, ridge: float
     """One M-step of a batch from sums (NumPy in, NumPy out)."""
     n, dtype = len(theta.weights), theta.means.dtype
     nu = np.broadcast_to(np.asarray(nu, dtype), (n,))
-    given = _lines((theta, s, nu), slice(0, n), _room(n))
-    out = _advanced(*given, np.asarray(ridge, dtype))
+    room = max(256, 1 << max(n - 1, 1).bit_length())
+    out = _advanced(*_lines((theta, s, nu), slice(0, n), room), np.asarray(ridge, dtype))
     return _first(out, n)
-
-
-def scores(theta: Mixture, log_likelihood, n, nu: float) -> np.ndarray:
-    """As `penalised` (NumPy in, NumPy out)."""
-    size, dtype = len(theta.weights), theta.means.dtype
-    given = _lines((theta, log_likelihood, np.asarray(n, dtype)), slice(0, size), _room(size))
-    return np.asarray(_scores(*given, np.asarray(nu, dtype)))[:size]
 
 
 def best_of(fits: list[Fit]) -> Fit:
     """The best of several fits of the same rows, one by one; of equals the first."""
-    best = first_greatest(np.stack([fit.score for fit in fits]), axis=0)
+    own = [fit.score(fit.own.log_likelihood, fit.own.mass.sum(-1)) for fit in fits]
+    best = first_greatest(np.stack(own), axis=0)
     return jax.tree.map(lambda *parts: np.stack(parts)[best, np.arange(len(best))], *fits)
 
 
@@ -219,7 +214,7 @@ def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolera
     start = theta, jnp.full(b, -jnp.inf, x.dtype), jnp.zeros(b, bool), jnp.int32(0)
     theta = jax.lax.while_loop(go_on, step, start)[0]
     own = e_step(theta)
-    return Fit(theta, own, penalised(theta, own.log_likelihood, total, nu))
+    return Fit(theta, own, shape_penalty(theta, nu))
 
 
 @quick
@@ -264,11 +259,6 @@ def _advanced(theta: Mixture, s: Statistics, nu, ridge) -> Mixture:
     return map_step(theta, s, nu, ridge)
 
 
-@quick
-def _scores(theta: Mixture, log_likelihood, n, nu) -> jax.Array:
-    return penalised(theta, log_likelihood, n, nu)
-
-
 def _counts(tiles: Tiles, work: Work) -> jax.Array:
     kept = tiles.fold[work.tile] != work.leave[:, None]
     return jnp.where(kept, tiles.count[work.tile] * work.scale[:, None], 0.0)
@@ -294,7 +284,3 @@ def _lines(tree: Any, here: slice, room: int) -> Any:
 def _first(tree: Any, n: int) -> Any:
     """The first lines of every array, on the host."""
     return jax.tree.map(lambda part: np.asarray(part)[:n], tree)
-
-
-def _room(n: int) -> int:
-    return 1 << max(n - 1, 1).bit_length()

@@ -12,7 +12,7 @@ from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.personal import Adapted
 from fedmixtures.methods.trust_then_pool.tiles import ALL
 
-LISTEN_STEPS = 8
+LISTEN_STEPS = 4
 MOST_TIMES = 10.0
 """A neighbour's release counts at most this many times the own rows."""
 EDGES_AT_ONCE = 20_000

@@ -13,7 +13,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.many_nodes import distinct_rows_of_all
 from fedmixtures.methods.base import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import Base, Fit, densities, fitted, seeded
-from fedmixtures.methods.trust_then_pool.tiles import ALL, TILE, Entries, Table
+from fedmixtures.methods.trust_then_pool.tiles import ALL, Entries, Table
 from fedmixtures.mixture.mixture import Mixture
 
 FEW_ROWS = 30
@@ -133,7 +133,7 @@ class Nodes:
         """By row: ln p under the model (folds x nodes, one after the other) without its fold."""
         node = np.tile(np.arange(self.n), self.n_folds)
         found = self.densities(self.table.of_rows(node, np.full(len(node), ALL)), folds)
-        found = found.reshape(self.n_folds, -1, TILE)
+        found = found.reshape(self.n_folds, -1, self.table.size)
         place = np.maximum(self.fold, 0)[None].astype(np.int64)
         return np.where(self.count > 0, np.take_along_axis(found, place, 0)[0], 0.0)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
-from fedmixtures.kernels.compiling import jit
-from fedmixtures.methods.trust_then_pool.fits import best_of
+from fedmixtures.methods.trust_then_pool.fits import best_of, quick
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
@@ -55,6 +53,9 @@ def released(nodes: Nodes, own: Level) -> Release:
     return Release(own.theta, nodes.rows_of.astype(own.theta.means.dtype))
 
 
+_points = quick(sigma_points)
+
+
 class Heard:
     """The releases of neighbours and of the nodes themselves, as points in the tiles."""
 
@@ -69,8 +70,3 @@ class Heard:
     def weight(self, nodes: Nodes, most: float) -> np.ndarray:
         """Rows that the sender of every edge counts for at the receiver: at most `most` times."""
         return np.minimum(self.rows[self.sender], most * nodes.rows_of[self.receiver])
-
-
-@partial(jit, quick=True)
-def _points(theta: Mixture):
-    return sigma_points(theta)

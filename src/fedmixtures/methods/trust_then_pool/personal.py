@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmixtures.methods.trust_then_pool.fits import Base, advanced, best_of
+from fedmixtures.methods.trust_then_pool.fits import Base, advanced
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled
@@ -14,8 +14,6 @@ from fedmixtures.mixture.mixture import Mixture
 
 PERSONAL_STEPS = 8
 NEAR_STEPS = 10
-NEAR_TRIES = 2
-"""k-means++ starts of the near fits, beside the own fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +62,7 @@ def near_level(
     fit, source = fit[order], source[order]
     entries = nodes.table.with_points(nodes.every, nodes.leave, fit, source, heard.rows[source])
     start = Mixture(*map(np.concatenate, zip(own.theta.parts, own.folds.parts, strict=True)))
-    fits = [nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0)]
-    for t in range(NEAR_TRIES):
-        keys = nodes.keys(nodes.every, 7, nodes.leave + 1, t)
-        fits.append(nodes.fresh(entries, nu, 2 * NEAR_STEPS, keys, nodes.present[nodes.every]))
+    found = nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0).theta
     alone = np.bincount(fit, minlength=len(nodes.every)) == 0
-    theta, folds = nodes.halves(chosen(alone, start, best_of(fits).theta))
+    theta, folds = nodes.halves(chosen(alone, start, found))
     return Level(theta, folds, nodes.out_of_fold(folds), theta)

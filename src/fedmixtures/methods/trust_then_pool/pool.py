@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.methods.base import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import Base, advanced, best_of, scores
+from fedmixtures.methods.trust_then_pool.fits import Base, Fit, advanced, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.tiles import ALL
@@ -60,7 +60,8 @@ def pooled_level(
     for _ in range(then):
         _, total = yield from _total(nodes, theta, group, n_nu)
         theta = _next(nodes, theta, total, nu)
-    mine, total = yield from _total(nodes, theta, group, n_nu)
+    fit, total = yield from _total(nodes, theta, group, n_nu)
+    mine = fit.own
     rest = jax.tree.map(lambda a, b: a - b, chosen(sound(total), total, mine), mine)
     found = []
     for i, strength in enumerate(strengths):
@@ -128,26 +129,25 @@ def _best(
     for _ in range(n_steps):
         _, total = yield from _total(nodes, theta, group, n_starts)
         theta = _next(nodes, theta, total, nu)
-    _, total = yield from _total(nodes, theta, group, n_starts)
-    rows = total.mass.sum(-1)
-    score = scores(theta, total.log_likelihood, rows, nu).reshape(n_starts, -1)
+    fit, total = yield from _total(nodes, theta, group, n_starts, nu)
+    score = fit.score(total.log_likelihood, total.mass.sum(-1)).reshape(n_starts, -1)
     best = first_greatest(score, axis=0)
     return at(theta, best * nodes.n + np.arange(nodes.n))
 
 
 def _total(
-    nodes: Nodes, theta: Mixture, group: np.ndarray, times: int
-) -> Generator[Request, Any, tuple[Statistics, Statistics]]:
+    nodes: Nodes, theta: Mixture, group: np.ndarray, times: int, nu: float = 1.0
+) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Own statistics under several mixtures per node (times x nodes), and their groups' totals."""
     node = np.tile(np.arange(nodes.n), times)
     entries = nodes.table.of_rows(node, np.full(len(node), ALL))
-    own = nodes.fitted(entries, theta, 1.0, 0).own
+    fit = nodes.fitted(entries, theta, nu, 0)
     by_node = jax.tree.map(
-        lambda part: np.swapaxes(part.reshape(times, nodes.n, *part.shape[1:]), 0, 1), own
+        lambda part: np.swapaxes(part.reshape(times, nodes.n, *part.shape[1:]), 0, 1), fit.own
     )
     total = yield Sum(by_node, group)
     flat = lambda part: np.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:])
-    return own, jax.tree.map(flat, total)
+    return fit, jax.tree.map(flat, total)
 
 
 def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:

@@ -83,7 +83,7 @@ class TrustThenPool(Conversation):
     n_folds: int = 5
     held_by: float = 12.0
     weaker: tuple[float, ...] = (1.0, 1 / 8, 1 / 80)
-    pool_steps: tuple[int, int] = (10, 25)
+    pool_steps: tuple[int, int] = (6, 15)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
     caution: float | None = None

@@ -1,0 +1,183 @@
+"""A fitted model for people to read: the page, a picture for notebooks, a node in words."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.estimators import resolve
+from fedmixtures.estimators.align import aligned
+from fedmixtures.estimators.baselines import listens, own_data_only, own_level
+from fedmixtures.estimators.scoring import log_densities, mixture_at
+from fedmixtures.report.content import Findings, build_content
+from fedmixtures.report.layout import positions
+from fedmixtures.report.page import render
+from fedmixtures.report.scores import Scores
+from fedmixtures.report.svg import figure, label, line, number, shortened
+from fedmixtures.report.words import size
+
+if TYPE_CHECKING:
+    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+
+COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8a62a8", "#c79a2e", "#4aa3b5", "#b05a86", "#7a7a7a")
+NAMED = 25
+"""Up to so many nodes have their names in the picture."""
+
+
+def findings_of(
+    model: NetworkGaussianMixture, data: NodeData, scores: Scores, **more: Any
+) -> Findings:
+    """What there is to report of a model; `more` replaces or adds fields of `Findings`."""
+    import fedmixtures
+
+    names = getattr(model, "feature_names_in_", [f"x{i}" for i in range(data.n_features)])
+    theta = more.pop("theta", model.solution_.theta)
+    found: dict[str, Any] = {
+        "theta": theta,
+        "theta_scaled": theta,
+        "network": model.network_,
+        "data": data,
+        "features": tuple(str(name) for name in names),
+        "history": model.history_,
+        "method": resolve.resolve_method(model.method),
+        "scores": scores,
+        "certificate": model.certificate_,
+        "converged": model.converged_,
+        "traffic": model.traffic_,
+        "levels": model.levels_,
+        "trust": model.trust_,
+        "version": fedmixtures.__version__,
+    }
+    return Findings(**(found | more))
+
+
+def write_report(
+    model: NetworkGaussianMixture,
+    path: str | Path,
+    data: NodeData,
+    held: NodeData | None,
+    *,
+    static: bool = False,
+    include_rows: bool = False,
+) -> Path:
+    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by."""
+    theta = aligned(model.solution_.theta, model.network_)
+    scores = _scores(model, data, held)
+    settings = {
+        "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
+        "n_components": model.n_components,
+        "n_rounds": model.n_rounds,
+        "random_state": model.random_state,
+        "status": model.status_,
+    }
+    found = findings_of(model, data, scores, theta=theta, settings=settings)
+    path = Path(path)
+    path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
+    return path
+
+
+def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None) -> Scores:
+    """Held-out log-likelihood beside that of fits with own data only."""
+    labels = model.solution_.labels
+    if held is None:
+        return Scores.of(labels, np.zeros(0, dtype=object), np.zeros(0), None, None)
+    nodes = np.empty(len(held.rows), dtype=object)
+    names = np.empty(held.n_nodes, dtype=object)
+    names[:] = held.labels
+    nodes[held.source_index] = names[held.node_index]
+    own, level = None, own_level(model.solution_)
+    if not listens(model.solution_, model.network_):
+        pass  # the model itself is the one with own data only
+    elif level is not None:
+        own = log_densities(level, held)
+    else:
+        method = own_data_only(resolve.resolve_method(model.method), data.rows)
+        problem = resolve.Problem.of(data, model.network_, method, model.n_components)
+        seed = resolve.resolve_seed(model.random_state)
+        own = log_densities(problem.solve(n_rounds=model.n_rounds, seed=seed), held)
+    return Scores.of(labels, nodes, log_densities(model.solution_, held), own, None)
+
+
+def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float = 260.0) -> str:
+    """The network as an SVG, coloured by group where the method found groups."""
+    network, trust = model.network_, model.trust_
+    close = np.ones(network.n_edges) if trust is None else np.where(trust.trusted, 1.0, 0.05)
+    group = np.zeros(network.n_nodes, int) if trust is None else trust.group
+    place = positions(network, np.sqrt(close)) * [width - 60, height - 50] + [30, 20]
+    body = [
+        f'<path d="{line([tuple(place[a]), tuple(place[b])])}" stroke="#888" fill="none" '
+        f'stroke-width="{1.6 if c > 0.5 else 0.4}"/>'
+        for a, b, c in zip(network.source, network.target, close, strict=True)
+    ]
+    radius = float(np.clip(60 / np.sqrt(network.n_nodes), 2, 8))
+    for i, (x, y) in enumerate(place):
+        name = str(network.labels[i])
+        body.append(
+            f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" '
+            f'fill="{COLOURS[group[i] % len(COLOURS)]}"><title>{escape(name)}</title></circle>'
+        )
+        if network.n_nodes <= NAMED:
+            body.append(label(x, y + radius + 11, shortened(name, 12), "", "middle"))
+    style = "<style>text{font:10px sans-serif;fill:currentColor}</style>"
+    return figure(width, height, f"Network of {network.n_nodes} nodes", style + "".join(body))
+
+
+def in_short(model: NetworkGaussianMixture) -> str:
+    """A fitted model in a line or two."""
+    network, trust = model.network_, model.trust_
+    parts = [f"{network.n_nodes:,} nodes", f"{network.n_edges:,} edges"]
+    if trust is not None:
+        count = len(trust.groups)
+        parts.append(f"{count:,} group{'s' * (count != 1)}")
+        parts.append(f"{int(trust.trusted.sum()):,} edges trusted")
+    ended = "converged" if model.converged_ else model.status_
+    parts.append(f"{ended} after {model.n_iter_} rounds")
+    parts.append(f"{size(model.traffic_.total / network.n_nodes)} sent per node")
+    if model.levels_ is not None:
+        mean = zip(model.levels_.names, model.levels_.weights.mean(0), strict=True)
+        parts.append("density " + ", ".join(f"{name} {w:.0%}" for name, w in mean))
+    return " · ".join(parts)
+
+
+def explained(model: NetworkGaussianMixture, node: Label) -> str:
+    """One node in words: whom it listens to, why, and how much each level counts."""
+    own = mixture_at(model.solution_, node)
+    place, network = model.solution_.labels.index(_checks.plain(node)), model.network_
+    lines = [f"Node {_checks.plain(node)!r} has {own.n_components} components."]
+    at = np.flatnonzero((network.source == place) | (network.target == place))
+    other = np.where(network.source[at] == place, network.target[at], network.source[at])
+    names = [network.labels[i] for i in other]
+    trust = model.trust_
+    if model.traffic_.recipients == "hub":
+        lines.append("It hears from all other nodes, through a hub.")
+    elif not len(at):
+        lines.append("It has no neighbours and learned from its own rows alone.")
+    elif trust is None:
+        lines.append(f"It listens to {_checks.listed(names, 12)}.")
+    else:
+        trusted = [name for name, e in zip(names, at, strict=True) if trust.trusted[e]]
+        refused = [name for name, e in zip(names, at, strict=True) if not trust.trusted[e]]
+        lines.append(f"It trusts {_checks.listed(trusted, 12) or 'no neighbour'}.")
+        if refused:
+            lines.append(f"It does not trust {_checks.listed(refused, 12)}.")
+        lines += [_evidence(trust, int(e), place, name) for name, e in zip(names, at, strict=True)]
+        group = [name for name in trust.groups[trust.group[place]] if name != _checks.plain(node)]
+        lines.append(f"Its group: {_checks.listed(group, 12) or 'itself alone'}.")
+    if model.levels_ is not None:
+        weights = zip(model.levels_.names, model.levels_.weights[place], strict=True)
+        lines.append("Its density: " + ", ".join(f"{w:.0%} {name}" for name, w in weights) + ".")
+    return "\n".join(line for line in lines if line)
+
+
+def _evidence(trust: Any, edge: int, place: int, name: Label) -> str:
+    """What the account tells of an edge, as this end sees it."""
+    end = 0 if trust.source[edge] == place else 1
+    arrays = {n: v for n, v in trust.account.edges.items() if v.ndim == 2 and v.dtype.kind == "f"}
+    told = ", ".join(f"{n} {values[edge, end]:.3g}" for n, values in arrays.items())
+    return f"  {name!r}: {told}" if told else ""
