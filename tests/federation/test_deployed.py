@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from deployed import KINDS, ROWS, Wire, a_fit, federation, fitted, hub_address, site_log
-from federated import EDGES, SITES, engine_solution, record, same_bits
+from federated import EDGES, SITES, Sites, a_job, engine_solution, record, same_bits, site_rows
 from helpers import assert_close
 
 pytest.importorskip("nvflare")
