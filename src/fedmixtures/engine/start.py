@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
@@ -109,7 +110,7 @@ def filled(theta: Mixture, n_components: list[int]) -> Mixture:
     for i, k in enumerate(n_components):
         own = theta.at(i).trimmed()
         while own.n_components < k:
-            heaviest = int(own.weights.argmax())
+            heaviest = int(first_greatest(own.weights))
             order = [*range(own.n_components), heaviest]
             own = jax.tree.map(lambda part, order=order: part[order], own)
             weights = own.weights.copy()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures._ties import in_order
+from fedmixtures._ties import first_greatest, in_order
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.solution import Certificate, History
@@ -151,7 +151,9 @@ def _levels(levels: Any) -> dict[str, Any] | None:
         "names": list(levels.names),
         "weights": [_numbers(of_node) for of_node in levels.weights],
         "mean": _numbers(levels.weights.mean(0)),
-        "heaviest": np.bincount(levels.weights.argmax(1), minlength=len(levels.names)).tolist(),
+        "heaviest": np.bincount(
+            first_greatest(levels.weights), minlength=len(levels.names)
+        ).tolist(),
     }
 
 
