@@ -64,3 +64,14 @@ def test_hashes_tell_labels_apart_and_stay_the_same_between_processes():
 def test_impossible_weights_are_refused(weights):
     with pytest.raises(ValueError, match="`sample_weight` is .* at row 0. Give finite weights"):
         NodeData.from_rows(np.zeros((3, 1)), None, weights)
+
+
+def test_a_subset_is_the_grouping_of_the_chosen_rows():
+    rng = np.random.default_rng(0)
+    X, nodes = rng.normal(size=(30, 2)), rng.choice(["b", "a", "c", "d"], 30)
+    keep = (rng.random(30) < 0.6) & (nodes != "c")
+    found = NodeData.from_rows(X, nodes, np.arange(1, 31)).subset(keep)
+    wanted = NodeData.from_rows(X[keep], nodes[keep], np.arange(1, 31)[keep])
+    assert found.labels == wanted.labels == ("a", "b", "d")
+    for name in ("rows", "row_weights", "offsets", "source_index"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
