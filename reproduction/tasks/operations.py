@@ -15,7 +15,7 @@ import numpy as np
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.kernels.cpu.matching import best_matching
+from fedmixtures.kernels.cpu.matching import best_matching, component_distances
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -72,10 +72,13 @@ def _measure(settings: dict[str, Any], seed: int) -> dict[str, Any]:
 
 def evaluation(name: str, n_samples: int):
     """One evaluation of D from two mixtures, as a function of (own, neighbour, key)."""
+    pairs = lambda own, neighbour, key: component_distances(
+        own, neighbour, Euclidean().block_weights
+    )
     if name == "matching":
-        return lambda own, neighbour, key: best_matching(Euclidean().pairwise(own, neighbour))
+        return lambda *arguments: best_matching(pairs(*arguments))
     if name == "euclidean":  # what stands beside the matching: all pairs of components
-        return lambda own, neighbour, key: Euclidean().pairwise(own, neighbour)
+        return pairs
     discrepancy = KL(n_samples) if name == "kl" else MMD()
 
     def value(own, neighbour, key):

@@ -10,7 +10,7 @@ import numpy as np
 from fedmixtures.data.synthetic import Scenario, shifted_blocks
 from reproduction.tasks.csv_tables import Split
 
-PLAIN = {
+PLAIN: dict[str, Any] = {
     "n_blocks": 3,
     "nodes_per_block": 4,
     "n_components": 3,

@@ -185,7 +185,8 @@ class GTVMin(NodeProgram):
     @property
     def rate(self) -> float | None:
         """The given step size; steps of EM's kind have none."""
-        return None if self.search is not None or self.solver == "em" else self.learning_rate
+        given = self.learning_rate
+        return None if self.solver == "em" or not isinstance(given, float | int) else given
 
     @property
     def search(self) -> Backtracking | None:

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._ties import first_least
+from fedmixtures._ties import clearly_less, first_least
+from fedmixtures._types import Array
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Block, Broadcast, Outcome
 from fedmixtures.methods.compared.from_local_fits import FromLocalFits
@@ -99,9 +100,9 @@ def _inner(mixtures):
 
 def central(distances: np.ndarray, exponent: float) -> np.ndarray:
     """Which mixtures are within the filter's width of the middle one."""
-    middle = first_least(np.median(distances, axis=1))
+    middle = first_least(np.median(distances, axis=1), scale=float(distances.max()))
     width = len(distances) ** exponent * np.median(distances[middle])
-    return np.flatnonzero(distances[middle] <= width)
+    return np.flatnonzero(~clearly_less(width, distances[middle]))
 
 
 def reduced(mixtures: Mixture, rows: np.ndarray, max_iter: int) -> Mixture:
@@ -112,20 +113,22 @@ def reduced(mixtures: Mixture, rows: np.ndarray, max_iter: int) -> Mixture:
     means, covariances = mixtures.means.reshape(-1, d), mixtures.covariances.reshape(-1, d, d)
     many = weights, means, covariances
     ends = [reduce_from(many, mixtures.at(i), max_iter) for i in range(len(rows))]
-    return ends[first_least(np.array([divergence for _, divergence in ends]))][0]
+    return ends[first_least(np.array([cost for _, cost in ends]), scale=1.0)][0]
 
 
-def reduce_from(many: tuple, few: Mixture, max_iter: int) -> tuple[Mixture, float]:
+def reduce_from(
+    many: tuple[Array, Array, Array], few: Mixture, max_iter: int
+) -> tuple[Mixture, float]:
     """Turns of nearest component and moment matching; the weighted KL never rises."""
     weights, means, covariances = many
     assigned = np.full(len(weights), -1)
     for _ in range(max_iter):
         cost = gaussian_kl(means, covariances, few.means, few.covariances)
-        nearest = first_least(cost)
+        nearest = np.asarray(first_least(cost, axis=1, scale=1.0))
         if (nearest == assigned).all():
             break
         assigned = nearest
-        total, mean, spread = moment_match(*many, assigned, few.n_components)
+        total, mean, spread = moment_match(weights, means, covariances, assigned, few.n_components)
         empty = (total == 0)[:, None]
         few = Mixture(
             total / total.sum(),
@@ -137,7 +140,7 @@ def reduce_from(many: tuple, few: Mixture, max_iter: int) -> tuple[Mixture, floa
 
 
 def gaussian_kl(
-    means: np.ndarray, covariances: np.ndarray, to_means: np.ndarray, to_covariances: np.ndarray
+    means: Array, covariances: Array, to_means: Array, to_covariances: Array
 ) -> np.ndarray:
     r"""$KL(N_a \| N_c)$ of every Gaussian a to every c."""
     inverse = np.linalg.inv(to_covariances)

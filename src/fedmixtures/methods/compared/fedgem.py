@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import in_order
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import OneShot, Outcome
@@ -98,7 +100,7 @@ class FedGEM(OneShot):
         if theta is None:
             theta = KMeansStart(self.n_init).mixtures(data, n_components, seed, 1e-6)
         rows, counts = padded_rows(data)
-        present = theta.weights > 0
+        present = np.asarray(theta.weights) > 0
         for _ in range(self.n_rounds):
             new = m_step(theta, e_step(theta, rows, counts), self.reg_covar, self.prior)
             reach = np.where(present, self.reach(theta, new), -np.inf)
@@ -143,8 +145,8 @@ class FedGEM(OneShot):
     def _merged(self, theta: Mixture, moments: tuple, group: np.ndarray) -> Mixture:
         """Pooled moments of each group, with the node's own weights."""
         n, k, d = theta.means.shape
-        flat = (part.reshape(n * k, *part.shape[2:]) for part in moments)
-        total, means, covariances = moment_match(*flat, group.reshape(-1), n * k)
+        mass, means, covariances = (part.reshape(n * k, *part.shape[2:]) for part in moments)
+        total, means, covariances = moment_match(mass, means, covariances, group.reshape(-1), n * k)
         known = (total > 0)[group]
         means = np.where(known[..., None], means[group], theta.means)
         covariances = np.where(known[..., None, None], covariances[group], theta.covariances)
@@ -155,7 +157,7 @@ class FedGEM(OneShot):
         return Mixture(own / own.sum(1, keepdims=True), *new.parts[1:])
 
 
-def grouped(means: np.ndarray, reach: np.ndarray) -> np.ndarray:
+def grouped(means: Array, reach: np.ndarray) -> np.ndarray:
     """Groups (nodes, k) of components whose balls meet, nearest first, one per node in each."""
     n, k, d = means.shape
     flat, radius, node = means.reshape(-1, d), reach.reshape(-1), np.repeat(np.arange(n), k)
@@ -163,7 +165,7 @@ def grouped(means: np.ndarray, reach: np.ndarray) -> np.ndarray:
     meet = (distance <= radius[:, None] + radius[None]) & (node[:, None] < node[None])
     a, b = np.nonzero(meet)
     group, nodes = np.arange(n * k), [{i} for i in node.tolist()]
-    for pair in np.argsort(distance[a, b], kind="stable"):
+    for pair in in_order(distance[a, b]):
         one, other = sorted((group[a[pair]], group[b[pair]]))
         if one != other and not nodes[one] & nodes[other]:
             group[group == other] = one
@@ -171,7 +173,7 @@ def grouped(means: np.ndarray, reach: np.ndarray) -> np.ndarray:
     return group.reshape(n, k)
 
 
-def group_means(means: np.ndarray, group: np.ndarray) -> np.ndarray:
+def group_means(means: Array, group: np.ndarray) -> np.ndarray:
     """The plain average of each component's group."""
     flat, d = group.reshape(-1), means.shape[-1]
     totals = summed(means.reshape(-1, d), flat, len(flat))
@@ -179,7 +181,7 @@ def group_means(means: np.ndarray, group: np.ndarray) -> np.ndarray:
     return (totals / np.maximum(sizes, 1)[:, None])[group]
 
 
-def within_reach(wanted: np.ndarray, centre: np.ndarray, reach: np.ndarray) -> np.ndarray:
+def within_reach(wanted: np.ndarray, centre: Array, reach: np.ndarray) -> Array:
     """The point of each ball that is nearest to the wanted one."""
     away = wanted - centre
     length = np.linalg.norm(away, axis=-1)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
@@ -111,7 +112,7 @@ def about_means(mass: np.ndarray, covariances: np.ndarray) -> Statistics:
     return Statistics(nothing, mass, first, mass[..., None, None] * covariances)
 
 
-def matched(own: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def matched(own: Array, theirs: Array) -> np.ndarray:
     """The neighbour's component for each own one, by means (edges, k, d): least total square."""
     return np.asarray(_matched(own, theirs)) if len(own) else np.zeros(own.shape[:2], int)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._types import Array
 from fedmixtures.methods.base import Block, Broadcast, Outcome
 from fedmixtures.methods.compared.from_local_fits import (
     FromLocalFits,
@@ -74,10 +75,11 @@ def blended(
     share = weight / np.maximum(total, EMPTY)[here]
     step = np.where(total > EMPTY, alpha, 0.0)
 
-    def blend(part: np.ndarray, others: np.ndarray) -> np.ndarray:
+    def blend(part: Array, others: Array) -> Array:
         per = lambda values: values.reshape(*values.shape, *(1,) * (part.ndim - 2))
         mean = summed(per(share) * others, here, len(part))
         return (1 - per(step)) * part + per(step) * mean
 
-    weights, means, covariances = map(blend, own.parts, theirs.parts)
+    both = zip(own.parts, theirs.parts, strict=True)
+    weights, means, covariances = (blend(part, others) for part, others in both)
     return Mixture(weights / weights.sum(-1, keepdims=True), means, covariances)

@@ -59,7 +59,7 @@ def losses(s: Statistics, data: NodeRows) -> PerNode:
     return -s.log_likelihood / jnp.where(data.total_weight > 0, data.total_weight, 1.0)
 
 
-def summed(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+def summed(values: Array, index: np.ndarray, size: int) -> np.ndarray:
     """Sums (size, ...) of the values of each index, added in their order."""
     total = np.zeros((size, *values.shape[1:]), values.dtype)
     np.add.at(total, index, values)
@@ -67,7 +67,7 @@ def summed(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
 
 
 def moment_match(
-    mass: np.ndarray, means: np.ndarray, covariances: np.ndarray, index: np.ndarray, size: int
+    mass: Array, means: Array, covariances: Array, index: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mass, mean and covariance (size, ...) of all Gaussians of one index together, as one."""
     total = summed(mass, index, size)
