@@ -105,7 +105,7 @@ def solve_for_rows(thetas, totals, m: int, rng, errors=None, starts: int = 3) ->
     def one(pi, mu, cov, x):
         off = x[:, None] - mu[None]
         squared = jnp.einsum("mki,kij,mkj->mk", off, jnp.linalg.inv(cov), off)
-        joint = jnp.log(pi) - 0.5 * (squared + jnp.linalg.slogdet(cov)[1])
+        joint = (jnp.log(pi) - 0.5 * jnp.linalg.slogdet(cov)[1])[None] - 0.5 * squared
         r = jax.nn.softmax(joint, axis=1)
         outer = (x[:, :, None] * x[:, None])[:, upper[0], upper[1]]
         return (r.T @ jnp.concatenate([jnp.ones((len(x), 1)), x, outer], 1)).ravel()

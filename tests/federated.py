@@ -23,6 +23,7 @@ from fedmixtures.federation.rounds import hello, with_parcels
 from fedmixtures.federation.wire.frames import request
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import SiteKey
+from fedmixtures.methods.base import Conversation
 from fedmixtures.mixture.mixture import Mixture
 
 SITES = ("aachen", "bergen", "cork", "delft")
@@ -135,9 +136,11 @@ def engine_solution(job: Job, rows: dict, block_size: int | None):
     X = np.concatenate([rows[name] for name in labels])
     data = NodeData.from_rows(X, np.repeat(labels, [len(rows[name]) for name in labels]))
     program = program_of(job)
-    theta = Mixture.stack([starting_mixture(job, program, n, rows[n]) for n in labels])
     network = from_edges(list(job.edges), labels)
     how = {"n_rounds": job.n_rounds, "seed": job.seed, "block_size": block_size}
+    if isinstance(program, Conversation):
+        return solve(program, data, network, n_components=job.most_components, **how)
+    theta = Mixture.stack([starting_mixture(job, program, n, rows[n]) for n in labels])
     return solve(program, data, network, theta, **how)
 
 

@@ -23,7 +23,7 @@ def _model(**changes) -> bytes:
         "means": np.zeros((3, 2)),
         "covariances": np.broadcast_to(np.eye(2), (3, 2, 2)).copy(),
     } | changes
-    arrays = dict(parts)
+    arrays = dict(parts) | {"rows": np.array(0.0)}
     return Frame({"schema": SCHEMA, "silent": 0}, arrays).encode()
 
 

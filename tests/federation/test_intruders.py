@@ -66,7 +66,7 @@ def a_model(**changes) -> bytes:
         "means": np.zeros((3, 2)),
         "covariances": np.broadcast_to(np.eye(2), (3, 2, 2)).copy(),
     } | changes
-    return Frame({"schema": SCHEMA, "silent": 0}, parts).encode()
+    return Frame({"schema": SCHEMA, "silent": 0}, parts | {"rows": np.array(0.0)}).encode()
 
 
 BAD_MODELS = {

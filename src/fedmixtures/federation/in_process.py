@@ -57,5 +57,7 @@ class InProcessRounds:
 
     def run(self) -> None:
         """The whole fit."""
-        for t in range(self.begin(), self.job.n_rounds):
+        t = self.begin()
+        while not all(site.is_over for site in self.sites.values()):
             self.round(t)
+            t += 1

@@ -85,16 +85,23 @@ class SiteRounds:
 
     def __init__(self, ask: Ask, job: Job, site: str, present: Iterable[str]):
         self.ask, self.job, self.site = ask, job, site
-        self.neighbours = set(job.neighbours(site)) & set(present)
+        self.present = set(present)
+        self.partners = set(job.neighbours(site))
         self.fresh: set[str] = set()
         self.round = -1
         self.reply: Frame | None = None
 
     @property
+    def neighbours(self) -> set[str]:
+        """Sites that this one exchanges messages with just now, as far as they are there."""
+        return self.partners & self.present
+
+    @property
     def is_over(self) -> bool:
         """Whether this site has done all it can: all rounds, or nobody is there to speak to it."""
-        alone = bool(self.job.neighbours(self.site)) and not self.neighbours
-        return self.round >= self.job.n_rounds or alone
+        over = self.reply is not None and bool(self.reply.head.get("over"))
+        alone = bool(self.partners) and not self.neighbours
+        return over or self.round >= self.job.n_rounds or alone
 
     @property
     def missing(self) -> set[str]:
@@ -127,4 +134,5 @@ class SiteRounds:
 
     def _stands(self, reply: Frame) -> list[Parcel]:
         self.reply, self.round, self.fresh = reply, reply.head["round"], set()
+        self.partners = set(reply.head["partners"])
         return parcels_of(reply)

@@ -382,6 +382,8 @@ class Broadcast:
 
     message: Any
     """Pytree of arrays (nodes, ...)."""
+    rows: np.ndarray | None = None
+    """The block's rows in the units of the message: what a silo's gate counts behind it."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class InProcess:
     def __call__(self, request: Any) -> Any:
         """Carry one request."""
         match request:
-            case Broadcast(message):
+            case Broadcast(message=message):
                 return self._broadcast(message)
             case PerNeighbour(message):
                 return self._per_neighbour(message)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmixtures.federation.masked_sums import OpenedSets
 from fedmixtures.io.durable import write_durably
 
 
@@ -64,6 +65,8 @@ class ReleaseBudget:
 
     max_jobs: int = 5
     max_models: int = 500
+    max_sums: int = 40
+    """Of one job over any one set of members."""
 
 
 class Releases:
@@ -102,3 +105,27 @@ class Releases:
                 f"the job would bring the models of this data set that left the site to {total}, "
                 f"above the {self.budget.max_models} it allows (max_models)"
             )
+
+
+class Sums:
+    """Masked sums that this site took part in, by job and members; entered before a share leaves.
+
+    Totals of masses and moments do not depend on the mixture, so that two member sets over the same
+    rows, in whatever jobs, must differ by nobody or by at least three sites.
+    """
+
+    def __init__(self, account: Account, most: int, data_set: str):
+        self.account, self.most, self.data_set = account, most, data_set
+
+    def enter(self, job: str, members: frozenset[str], number: int, cost: int) -> None:
+        """Sum `number` of a job is about to take place; the same one again costs nothing."""
+        with self.account.locked() as content:
+            sets = content.setdefault(self.data_set, {})
+            OpenedSets([frozenset(known.split("|")) for known in sets]).admit(members)
+            sums = sets.setdefault("|".join(sorted(members)), {}).setdefault(job, {})
+            sums.setdefault(str(number), cost)
+            if sum(sums.values()) > self.most:
+                raise BudgetSpent(
+                    f"the job asks for more than {self.most} sums over the same members, which is "
+                    "all that the site allows (max_sums)"
+                )

@@ -16,10 +16,12 @@ from typing import Any
 
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.federation.job import Job, JobError, SignedJob
-from fedmixtures.federation.node.accounts import Account, BudgetSpent, Releases
+from fedmixtures.federation.masked_sums import SumRefused
+from fedmixtures.federation.node.accounts import Account, BudgetSpent, Releases, Sums
+from fedmixtures.federation.node.conversation import ConversationSession
 from fedmixtures.federation.node.gate import GateRefusal, Support
 from fedmixtures.federation.node.ledger import Ledger
-from fedmixtures.federation.node.program import coupling_of, program_of
+from fedmixtures.federation.node.program import coupling_of, models_of, partners_of, program_of
 from fedmixtures.federation.node.release import ReleasePoint
 from fedmixtures.federation.node.session import Refused, Session
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
@@ -28,10 +30,14 @@ from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, i
 from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
+from fedmixtures.methods.base import Conversation
 from fedmixtures.mixture.precision import double
 
 MAX_SESSIONS = 2
-EXPECTED = (FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent, NotOnRoster)
+AnySession = Session | ConversationSession
+EXPECTED = (
+    FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent, NotOnRoster, SumRefused
+)  # fmt: skip
 
 
 class Node:
@@ -44,8 +50,11 @@ class Node:
         self.ledger = Ledger(account("ledger"), config.privacy)
         self.releases = Releases(account("releases"), config.releases, config.data_set)
         secret = key.secret(f"rounding {config.data_set}")
-        self.point = ReleasePoint(config.name, key, roster, config.gate, self.releases, secret)
-        self.sessions: OrderedDict[str, Session] = OrderedDict()
+        sums = Sums(account("sums"), config.releases.max_sums, config.data_set)
+        self.point = ReleasePoint(
+            config.name, key, roster, config.gate, self.releases, sums, secret
+        )
+        self.sessions: OrderedDict[str, AnySession] = OrderedDict()
 
     @classmethod
     def load(cls, path: str | Path) -> Node:
@@ -105,9 +114,10 @@ class Node:
         signed = SignedJob.from_plain(request.head)
         job = signed.job
         self._verify(signed)
-        self.config.permit(job, coupling_of(program_of(job)))
-        for neighbour in job.neighbours(self.name):
-            self.roster.sealing_key(neighbour, "site")
+        program = program_of(job)
+        self.config.permit(job, coupling_of(program))
+        for site in partners_of(program, job, self.name):
+            self.roster.sealing_key(site, "site")
         if job.privacy is not None and find_spec("dp_accounting") is None:
             raise JobRefused(f"site {self.name!r} has no accountant: install fedmixtures[dp] there")
         if job.collector is not None and self.config.limits.share_result:
@@ -130,14 +140,14 @@ class Node:
                 "roster. Pin the researcher's key: fedmixtures federate trust NAME KEY --researcher"
             )
 
-    def _ready(self, job: Job) -> Session:
+    def _ready(self, job: Job) -> AnySession:
         """A session with everything compiled, so that no deadline meets the compiler."""
         ledger = None if job.privacy is None else self.ledger
         folder = self.config.state / f"{job.name}-{job.key[:12]}"
         try:
             with compilation_cache():
-                session = Session(job, self.name, self.support, folder, ledger)
-                self.releases.expect(session.fingerprint, job.releases)
+                session = self._session_of(job, folder, ledger)
+                self.releases.expect(session.fingerprint, models_of(session.given, job))
                 session.warm_up()
         except EXPECTED:
             raise
@@ -145,6 +155,15 @@ class Node:
             self.log.write("failed", job=job.key, error=f"{type(error).__name__}: {error}"[:500])
             raise JobRefused(f"site {self.name!r} cannot get ready for the job") from error
         return session
+
+    def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
+        program = program_of(job)
+        if isinstance(program, Conversation):
+            gate = self.config.gate
+            session = ConversationSession(job, self.name, self.support, folder, program, gate)
+            session.passed = self.point.let_through
+            return session
+        return Session(job, self.name, self.support, folder, ledger)
 
     def _share(self, request: Frame) -> Frame:
         """Stand after the round asked for and seal the model for every neighbour."""
@@ -167,12 +186,12 @@ class Node:
             return self._released(session, "step", held=False, rejected=[])
         if session.round != t:
             raise Refused(f"round {t} is asked for, but this node stands after {session.round}")
-        if t >= session.job.n_rounds:
-            raise Refused(f"the job has {session.job.n_rounds} rounds")
+        if session.is_over or t >= session.job.n_rounds:
+            raise Refused(f"the job has {session.reached} rounds")
         rejected = self._open_all(session, request)
         freshness = session.freshness()
         if not session.replay():
-            if session.slots and not freshness["fresh"]:
+            if session.must_wait(freshness):
                 return self._reply("step", session, held=True, rejected=rejected, **freshness)
             session.step(freshness)
             for how in ("stale", "dropped"):
@@ -189,7 +208,7 @@ class Node:
         box, merged = self.point.result(session, collector)
         return self._with_boxes(session, "result", {collector: box}, merged)
 
-    def _open_all(self, session: Session, request: Frame) -> list[dict[str, str]]:
+    def _open_all(self, session: AnySession, request: Frame) -> list[dict[str, str]]:
         """Open and check what came; the bad ones are named and change nothing."""
         listed = request.head.get("messages")
         if not isinstance(listed, list):
@@ -204,7 +223,7 @@ class Node:
                 self.log.write("rejected", job=session.job.key, round=session.round, **rejected[-1])
         return rejected
 
-    def _open(self, session: Session, entry: Any, request: Frame) -> None:
+    def _open(self, session: AnySession, entry: Any, request: Frame) -> None:
         if not isinstance(entry, dict) or not isinstance(entry.get("source"), str):
             raise ModelRefused("a message names no source")
         source, source_round, box = entry["source"], entry.get("round"), entry.get("box")
@@ -220,13 +239,18 @@ class Node:
         sender = self.roster.sealing_key(source, "site")
         session.accept(source, source_round, self.key.open(request.boxes[box], sender, address))
 
-    def _released(self, session: Session, kind: str, **entries: Any) -> Frame:
+    def _released(self, session: AnySession, kind: str, **entries: Any) -> Frame:
         """The reply with the boxes for every neighbour."""
         boxes, merged = self.point.boxes(session)
         return self._with_boxes(session, kind, boxes, merged, **entries)
 
     def _with_boxes(
-        self, session: Session, kind: str, boxes: dict[str, bytes], merged: int | None, **entries
+        self,
+        session: AnySession,
+        kind: str,
+        boxes: dict[str, bytes],
+        merged: int | None,
+        **entries,
     ) -> Frame:
         listed = []
         for destination, box in boxes.items():
@@ -237,7 +261,13 @@ class Node:
             self.log.write("sent", job=session.job.key, round=session.round, **event)
         return self._reply(kind, session, boxes=listed, segments=boxes, **entries)
 
-    def _reply(self, kind: str, session: Session, segments: Any = None, **entries: Any) -> Frame:
+    def _reply(
+        self,
+        kind: str,
+        session: AnySession,
+        segments: Any = None,
+        **entries: Any,
+    ) -> Frame:
         head = {
             "schema": NODE_SCHEMA,
             "kind": kind,
@@ -245,11 +275,13 @@ class Node:
             "job": session.job.key,
             "round": session.round,
             "state_from": session.state_from,
+            "over": session.round is not None and session.is_over,
+            "partners": list(session.slots) if session.round is not None else [],
             **entries,
         }
         return Frame(head, boxes=segments or {})
 
-    def _session(self, request: Frame) -> Session:
+    def _session(self, request: Frame) -> AnySession:
         key = request.head.get("job")
         if not isinstance(key, str) or key not in self.sessions:
             raise Refused("this node has not been told of that job: say hello first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.federation.job import Job, JobError
+from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.codec import decode, encode
@@ -20,6 +22,9 @@ from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
+DANGER = "FEDMIXTURES_ALLOW_UNATTACKED_SUMS"
+"""Environment variable that lets Trust-then-Pool run between sites before its attacks are done:
+``yes``, at every site and where the job is made; for tests on made-up rows."""
 MOST_STEPS, MOST_SAMPLES, MOST_PARTS = 10_000, 100_000, 64
 
 
@@ -43,16 +48,12 @@ def decoded(plain: Any, kind: type, what: str) -> Any:
     return value
 
 
-def program_of(job: Job) -> GTVMin:
-    """The node program of a job, checked for what a silo can run."""
+def program_of(job: Job) -> GTVMin | TrustThenPool:
+    """The program of a job, checked for what a silo can run."""
     method = decoded(job.method, Method, "method")
     name = type(method).__name__
     if isinstance(method, TrustThenPool):
-        raise JobError(
-            "Trust-then-Pool is refused between sites: its messages are statistics of a site's own "
-            "rows, from which a neighbour can recover rows exactly. Use GTVMin (gtv-mmd, gtv-kl), "
-            "or fit in one process where the rows may be together"
-        )
+        return _conversation_of(job, method)
     program = method.program()
     if not isinstance(program, GTVMin):
         raise JobError(f"{name} does not run between silos: the release gate knows no such message")
@@ -76,6 +77,34 @@ def program_of(job: Job) -> GTVMin:
     return PrivateGTVMin.of(program, job.privacy["clip"], job.privacy["noise"])
 
 
+def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool:
+    """Trust-then-Pool, as far as sites open its sums."""
+    if os.environ.get(DANGER) != "yes":
+        raise JobError(
+            "Trust-then-Pool is refused between sites: its form by masked sums has not been "
+            "attacked enough. Use GTVMin (gtv-mmd, gtv-kl), or fit in one process where the rows "
+            "may be together"
+        )
+    if method.smallest_group < SMALLEST_GROUP:
+        raise JobError(f"between sites `smallest_group` is at least {SMALLEST_GROUP}")
+    if len(set(job.n_components.values())) > 1:
+        raise JobError("Trust-then-Pool has as many components at every site")
+    if job.privacy is not None:
+        raise JobError("differential privacy is for GTVMin, not TrustThenPool")
+    return method
+
+
+def models_of(program: GTVMin | TrustThenPool, job: Job) -> int:
+    """Models that a job would take of a site's budget."""
+    return job.releases if isinstance(program, GTVMin) else 2
+
+
+def partners_of(program: GTVMin | TrustThenPool, job: Job, site: str) -> list[str]:
+    """Sites that messages of this one may go to: neighbours, and members of a sum."""
+    everybody = [name for name in job.sites if name != site]
+    return sorted(job.neighbours(site)) if isinstance(program, GTVMin) else everybody
+
+
 def _check_sizes(program: GTVMin) -> None:
     """No setting of a job may ask for work or memory without end."""
     limits = {"n_local_steps": MOST_STEPS, "n_samples": MOST_SAMPLES}
@@ -87,21 +116,23 @@ def _check_sizes(program: GTVMin) -> None:
             raise JobError(f"there are more than {MOST_PARTS} bandwidths")
 
 
-def coupling_of(program: GTVMin) -> str:
+def coupling_of(program: GTVMin | TrustThenPool) -> str:
     """The name a site's list of allowed couplings knows it by."""
+    if isinstance(program, TrustThenPool):
+        return "trust-then-pool"
     return type(program.discrepancy).__name__.lower()
 
 
-def feasible_of(program: GTVMin) -> FeasibleSet:
+def feasible_of(program: Any) -> FeasibleSet:
     """Bounds of all models of this program; `program_of` has seen to it that there are some."""
     if program.feasible is None:
         raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
     return program.feasible
 
 
-def may_merge(program: GTVMin) -> bool:
+def may_merge(program: GTVMin | TrustThenPool) -> bool:
     """Whether a mixture may lose a component on its way out."""
-    return not program.discrepancy.needs_equal_components
+    return isinstance(program, TrustThenPool) or not program.discrepancy.needs_equal_components
 
 
 def private_round(job: Job, program: GTVMin) -> tuple[float, int]:

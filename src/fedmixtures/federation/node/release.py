@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from fedmixtures.federation.node.accounts import Releases
+import numpy as np
+
+from fedmixtures.federation.masked_sums import SumName, masked
+from fedmixtures.federation.node.accounts import Releases, Sums
+from fedmixtures.federation.node.conversation import ConversationSession, SumShare
 from fedmixtures.federation.node.gate import Gate, GateRefusal
 from fedmixtures.federation.node.program import may_merge
-from fedmixtures.federation.node.rounding import rounded
-from fedmixtures.federation.node.session import Refused, Session
+from fedmixtures.federation.node.rounding import rounded, to_grid, uniform
+from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.store import digest
 from fedmixtures.federation.wire.message import (
+    MaskedShare,
     Message,
     ModelMessage,
     PrivateModelMessage,
     Silence,
+    Whole,
     encode_message,
 )
 from fedmixtures.federation.wire.roster import Role, Roster
@@ -28,69 +35,88 @@ from fedmixtures.federation.wire.sealing import Address, SiteKey
 
 @dataclass(frozen=True)
 class Release:
-    """A message as it may leave, in bytes, and how many components were merged for it."""
+    """A message as it may leave, its bytes, and how many components were merged for it."""
 
+    message: Message
     content: bytes
     merged: int
 
 
 class ReleasePoint:
-    """Gate, rounding, budget, record and seal of one site."""
+    """Gate, rounding, masks, budgets, record and seal of one site."""
 
     def __init__(
-        self, site: str, key: SiteKey, roster: Roster, gate: Gate, releases: Releases, secret: bytes
-    ):
-        self.site, self.key, self.roster = site, key, roster
-        self.gate, self.releases, self.secret = gate, releases, secret
+        self, site: str, key: SiteKey, roster: Roster, gate: Gate, releases: Releases, sums: Sums,
+        secret: bytes,
+    ):  # fmt: skip
+        self.site, self.key, self.roster, self.gate = site, key, roster, gate
+        self.releases, self.sums, self.secret = releases, sums, secret
 
-    def passed(self, message: object, session: Session) -> Release:
+    def passed(self, message: object, session: Any) -> Release:
         """The message as far as its rule lets it through."""
         rule = RULES.get(type(message))
         if rule is None:
             raise GateRefusal(f"the release gate knows no {type(message).__name__}")
         allowed, merged = rule(self, message, session)
-        return Release(encode_message(allowed), merged)
+        return Release(allowed, encode_message(allowed), merged)
 
-    def boxes(self, session: Session) -> tuple[dict[str, bytes], int | None]:
-        """Sealed boxes of the round reached, by neighbour, and the components merged for them.
+    def let_through(self, session: ConversationSession) -> None:
+        """What the node itself needs to know of its messages: how they leave."""
+        if session.exchange is not None and not session.exchange.released:
+            self._all(session)
 
-        Boxes that have left before are the same again. New ones are entered in the site's account
+    def _all(self, session: Any) -> dict[str, Release]:
+        """Releases by destination; a message that goes to several is let through once."""
+        outgoing, found, by_message = session.outgoing(), {}, {}
+        for name, message in outgoing.items():
+            if id(message) not in by_message:
+                by_message[id(message)] = self.passed(message, session)
+            found[name] = by_message[id(message)]
+        if isinstance(session, ConversationSession) and session.exchange is not None:
+            session.exchange.released = {name: one.message for name, one in found.items()}
+        return found
+
+    def boxes(self, session: Any) -> tuple[dict[str, bytes], int | None]:
+        """Sealed boxes of the round reached, by destination, and the components merged for them.
+
+        Boxes that have left before are the same again. New ones are entered in the site's accounts
         and noted in the job's record before they are returned.
         """
         t = session.reached
         if (stored := session.store.boxes(t)) is not None:
             return stored, None
-        release = self.passed(session.message(), session)
-        self._note(session, t, release)
-        sealed = {name: self._sealed(release, session, name, "site") for name in session.slots}
+        releases = self._all(session)
+        self._note(session, t, b"".join(releases[name].content for name in sorted(releases)))
+        sealed = {
+            name: self._sealed(release, session, name, "site") for name, release in releases.items()
+        }
         session.store.keep_boxes(t, sealed)
-        return sealed, release.merged
+        return sealed, max((release.merged for release in releases.values()), default=0)
 
-    def result(self, session: Session, collector: str) -> tuple[bytes, int]:
+    def result(self, session: Any, collector: str) -> tuple[bytes, int]:
         """The final model, sealed for the researcher who collects it."""
+        self.releases.enter(session.fingerprint, session.n_models + 1)
         release = self.passed(session.message(), session)
-        self._note(session, session.reached, release)
-        self.releases.enter(session.fingerprint, session.job.n_rounds + 1)
         return self._sealed(release, session, collector, "researcher"), release.merged
 
-    def _note(self, session: Session, t: int, release: Release) -> None:
+    def _note(self, session: Any, t: int, content: bytes) -> None:
         """No second answer: other content for a round that was released is refused."""
-        mark = digest(release.content)
+        mark = digest(content)
         if session.released.get(t, mark) != mark:
-            raise Refused(f"another model of round {t} has already left this site")
-        self.releases.enter(session.fingerprint, t)
+            raise Refused(f"another message of round {t} has already left this site")
         if t not in session.released:
             session.store.note(t, released=mark)
             session.released[t] = mark
 
-    def _sealed(self, release: Release, session: Session, name: str, role: Role) -> bytes:
+    def _sealed(self, release: Release, session: Any, name: str, role: Role) -> bytes:
         address = Address(session.job.key, session.reached, self.site, name)
         return self.key.seal(release.content, self.roster.sealing_key(name, role), address)
 
 
-def _model(point: ReleasePoint, message: ModelMessage, session: Session) -> tuple[Message, int]:
+def _model(point: ReleasePoint, message: ModelMessage, session: Any) -> tuple[Message, int]:
     """Small components merged, the rest rounded; silence where there are too few people."""
     mixture, gate = message.mixture, point.gate
+    point.releases.enter(session.fingerprint, session.n_models)
     allowed, merged = gate.merged(
         mixture, session.support, session.feasible, may_merge=may_merge(session.given)
     )
@@ -98,17 +124,42 @@ def _model(point: ReleasePoint, message: ModelMessage, session: Session) -> tupl
         return Silence(mixture.n_components, mixture.n_features), merged
     count = gate.threshold(mixture.n_features)
     coarse = rounded(allowed, gate.rounding, count, point.secret, session.feasible)
-    return ModelMessage(coarse), merged
+    # Half as many or twice as many: no finer.
+    rows = float(2.0 ** np.rint(np.log2(message.rows))) if message.rows > 0 else 0.0
+    return ModelMessage(coarse, rows), merged
 
 
-def _private(point: ReleasePoint, message: PrivateModelMessage, session: Session):
+def _private(point: ReleasePoint, message: PrivateModelMessage, session: Any):
     """As it is: noise has made it private, and the gate would look at the rows again."""
+    point.releases.enter(session.fingerprint, session.n_models)
+    return message, 0
+
+
+def _whole(point: ReleasePoint, message: Whole, session: Any) -> tuple[Message, int]:
+    """As it is: whom this site listens to, and who belongs together."""
     del point, session
     return message, 0
+
+
+def _share(point: ReleasePoint, share: SumShare, session: Any) -> tuple[Message, int]:
+    """Rounded, then masked: nobody sees more than the sum over all members."""
+    point.sums.enter(session.fingerprint, share.members, share.number, share.cost)
+    d = len(session.job.features)
+    errors = point.gate.rounding * np.sqrt(point.gate.threshold(d)) * share.coarseness
+    values = to_grid(share.values, errors, uniform(point.secret, len(share.values)))
+    others = share.members - {point.site}
+    context = b"fedmixtures masks v1" + session.job.key.encode()
+    secrets = {
+        name: point.key.shared(point.roster.sealing_key(name, "site"), context) for name in others
+    }
+    name = SumName(session.job.key, share.number, 0, tuple(sorted(share.members)))
+    return MaskedShare(masked(values, point.site, secrets, name), share.seen), 0
 
 
 RULES: dict[type, Callable[..., tuple[Message, int]]] = {
     ModelMessage: _model,
     PrivateModelMessage: _private,
+    Whole: _whole,
+    SumShare: _share,
 }
 """By which rule each type of message leaves."""

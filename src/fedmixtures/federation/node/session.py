@@ -44,6 +44,21 @@ class Refused(ValueError):
     """A request that this node does not carry out."""
 
 
+def job_rows(job: Job, rows: np.ndarray) -> np.ndarray:
+    """Rows in the units of the job."""
+    if rows.ndim != 2 or rows.shape[1] != len(job.features) or not len(rows):
+        raise Refused("the rows here do not have the job's features")
+    if job.shift:
+        rows = rows - np.array(job.shift)
+    return rows / np.array(job.scale) if job.scale else rows
+
+
+def rows_fingerprint(job: Job, rows: np.ndarray) -> str:
+    """What tells a job on these rows from any other."""
+    content = np.ascontiguousarray(rows).tobytes()
+    return hashlib.sha256(job.key.encode() + content).hexdigest()
+
+
 class Session:
     """What a node holds for a job between two requests."""
 
@@ -53,12 +68,11 @@ class Session:
         self.feasible = feasible_of(self.given)
         self.program = runner.dynamic(self.given, "float64")
         self.neighbours = job.neighbours(site)
-        self.support = Support(self._scaled(support.rows), support.people)
+        self.support = Support(job_rows(job, support.rows), support.people)
         self.group, self.slots = node_group(
             site, self.support.rows, self._row_weights(), self.neighbours, seed=job.seed
         )
-        content = np.ascontiguousarray(self.support.rows).tobytes()
-        self.fingerprint = hashlib.sha256(job.key.encode() + content).hexdigest()
+        self.fingerprint = rows_fingerprint(job, self.support.rows)
         self.store = Store(folder, self.fingerprint, job.reach + SPARE_ROUNDS)
         self.inputs, self.released = self.store.answers()
         self.answered = {
@@ -71,13 +85,6 @@ class Session:
         self.state_from = "nowhere"
         self.heard: dict[str, tuple[int, Mixture | None]] = {}
         self.initial = self._initial()
-
-    def _scaled(self, rows: np.ndarray) -> np.ndarray:
-        if rows.ndim != 2 or rows.shape[1] != len(self.job.features) or not len(rows):
-            raise Refused("the rows here do not have the job's features")
-        if self.job.shift:
-            rows = rows - np.array(self.job.shift)
-        return rows / np.array(self.job.scale) if self.job.scale else rows
 
     def _row_weights(self) -> np.ndarray:
         """One for each row; under privacy a person's rows share it."""
@@ -153,6 +160,15 @@ class Session:
                     found["silent"].append(source)
         return found
 
+    def must_wait(self, freshness: dict[str, list[str]]) -> bool:
+        """A node that hears no fresh neighbour holds; it never steps on alone."""
+        return bool(self.slots) and not freshness["fresh"]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all rounds are done."""
+        return self.reached >= self.job.n_rounds
+
     def replay(self) -> bool:
         """Go on to the state that this round was answered with; False if it was not, or is gone."""
         after = self.store.read(self.reached + 1)
@@ -216,6 +232,15 @@ class Session:
     def message(self) -> ModelMessage | PrivateModelMessage:
         """What the node has to say, typed: the type decides by which rule it may leave."""
         return (ModelMessage if self.ledger is None else PrivateModelMessage)(self.model())
+
+    def outgoing(self) -> dict[str, object]:
+        """The message of this round, the same to every neighbour."""
+        return dict.fromkeys(self.slots, self.message())
+
+    @property
+    def n_models(self) -> int:
+        """Models that left before this round's."""
+        return self.reached
 
     def result(self) -> Mixture:
         """The mixture of this node; it stays here."""

@@ -111,15 +111,15 @@ class Store:
                     released[line["round"]] = line["released"]
         return inputs, released
 
-    def keep_boxes(self, t: int, boxes: Mapping[str, bytes]) -> None:
-        """The sealed boxes of round `t`, by destination, as they are about to leave."""
+    def keep_boxes(self, t: int, boxes: Mapping[str, bytes], kind: str = "sent") -> None:
+        """Boxes of round `t` by destination, as they are about to leave; or ``heard`` contents."""
         content = Frame({"fingerprint": self.fingerprint}, boxes=dict(boxes)).encode()
-        write_durably(self._path("sent", t), content)
+        write_durably(self._path(kind, t), content)
 
-    def boxes(self, t: int) -> dict[str, bytes] | None:
-        """The boxes that left after round `t`, if they are still here."""
+    def boxes(self, t: int, kind: str = "sent") -> dict[str, bytes] | None:
+        """The boxes that left after round `t`, if they are still here; or what was heard in it."""
         try:
-            frame = Frame.decode(self._path("sent", t).read_bytes(), 2**30)
+            frame = Frame.decode(self._path(kind, t).read_bytes(), 2**30)
         except (OSError, FrameError):
             return None
         return frame.boxes if frame.head.get("fingerprint") == self.fingerprint else None

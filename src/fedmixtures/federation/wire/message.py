@@ -15,6 +15,7 @@ from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
 SCHEMA = "fedmixtures.message.2"
+MOST_ROWS = 1e12
 SLACK = 1e-9
 """Rounding that a model at the bound of the feasible set may carry."""
 
@@ -28,6 +29,8 @@ class ModelMessage:
     """A node's mixture, fitted to its rows."""
 
     mixture: Mixture
+    rows: float = 0.0
+    """How many rows it stands for, where a method asks for that; in coarse steps when it leaves."""
 
 
 @dataclass(frozen=True)
@@ -45,37 +48,99 @@ class Silence:
     n_features: int
 
 
-Message = ModelMessage | PrivateModelMessage | Silence
+@dataclass(frozen=True)
+class Whole:
+    """Whole numbers about the network: a bit for an edge, or which sites belong together."""
+
+    numbers: np.ndarray
+
+
+@dataclass(frozen=True)
+class MaskedShare:
+    """A site's part of a sum, under masks."""
+
+    numbers: np.ndarray
+    """uint64"""
+    seen: str
+    """Digest of the totals over the same members so far: all must have seen the same."""
+
+
+Message = ModelMessage | PrivateModelMessage | Silence | Whole | MaskedShare
 
 
 def encode_message(message: Message) -> bytes:
     """The message as a frame; silence is as long as a model."""
+    if isinstance(message, Whole):
+        return Frame({"schema": SCHEMA}, {"numbers": message.numbers}).encode()
+    if isinstance(message, MaskedShare):
+        content = message.numbers.astype("<u8").tobytes()
+        return Frame({"schema": SCHEMA, "seen": message.seen}, boxes={"share": content}).encode()
+    rows = 0.0
     if isinstance(message, Silence):
         k, d = message.n_components, message.n_features
         parts = (np.zeros(k), np.zeros((k, d)), np.zeros((k, d, d)))
     else:
         parts = message.mixture.to_numpy().parts
+        rows = getattr(message, "rows", 0.0)
     arrays = dict(zip(("weights", "means", "covariances"), parts, strict=True))
-    return Frame({"schema": SCHEMA, "silent": int(isinstance(message, Silence))}, arrays).encode()
+    head = {"schema": SCHEMA, "silent": int(isinstance(message, Silence))}
+    return Frame(head, arrays | {"rows": np.array(rows)}).encode()
+
+
+def decode_whole(content: bytes, n: int, low: int, high: int) -> np.ndarray:
+    """The numbers of a `Whole` (int64), each within bounds."""
+    frame = _framed(content)
+    numbers = frame.arrays.get("numbers", np.zeros(0))
+    if numbers.shape != (n,) or frame.boxes or not (numbers == np.rint(numbers)).all():
+        raise ModelRefused(f"the message does not hold {n} whole numbers")
+    if not ((numbers >= low) & (numbers <= high)).all():
+        raise ModelRefused("a number of the message is out of bounds")
+    return numbers.astype(np.int64)
+
+
+def decode_share(content: bytes, n: int, seen: str) -> np.ndarray:
+    """The numbers of a `MaskedShare` from a member who has seen the same totals as we."""
+    frame = _framed(content)
+    share = frame.boxes.get("share", b"")
+    if frame.arrays or len(share) != 8 * n:
+        raise ModelRefused(f"the message is not a share of {n} numbers")
+    if frame.head.get("seen") != seen:
+        raise ModelRefused("the member has seen other totals: somebody has sent different shares")
+    return np.frombuffer(share, "<u8").astype(np.uint64)
+
+
+def _framed(content: bytes) -> Frame:
+    try:
+        frame = Frame.decode(content)
+    except FrameError as error:
+        raise ModelRefused(str(error)) from None
+    if frame.head.get("schema") != SCHEMA:
+        raise ModelRefused(f"the message is not of the schema {SCHEMA}")
+    return frame
 
 
 def decode_message(
     content: bytes, n_components: int, n_features: int, feasible: FeasibleSet | None
 ) -> Mixture | None:
-    """The mixture of a message (NumPy), or None from a node that only listens.
+    """The mixture of a message (NumPy), or None from a node that only listens; as below."""
+    found = decode_model(content, n_components, n_features, feasible)
+    return None if found is None else found.mixture
+
+
+def decode_model(
+    content: bytes, n_components: int, n_features: int, feasible: FeasibleSet | None
+) -> ModelMessage | None:
+    """A model with its number of rows, or None from a node that only listens.
 
     `ModelRefused` for wrong shapes, numbers that are not finite, and mixtures off the simplex, not
     positive definite or outside the feasible set.
     """
-    try:
-        frame = Frame.decode(content)
-    except FrameError as error:
-        raise ModelRefused(str(error)) from None
+    frame = _framed(content)
     silent = frame.head.get("silent")
-    if frame.head.get("schema") != SCHEMA or frame.boxes or silent not in (0, 1):
+    if frame.boxes or silent not in (0, 1):
         raise ModelRefused(f"the message is not of the schema {SCHEMA}")
     k, d = n_components, n_features
-    shapes = {"weights": (k,), "means": (k, d), "covariances": (k, d, d)}
+    shapes = {"weights": (k,), "means": (k, d), "covariances": (k, d, d), "rows": ()}
     if set(frame.arrays) != set(shapes):
         raise ModelRefused(f"the message holds other arrays than {', '.join(shapes)}")
     for name, shape in shapes.items():
@@ -85,9 +150,11 @@ def decode_message(
         return None
     if not all(np.isfinite(array).all() for array in frame.arrays.values()):
         raise ModelRefused("the message holds NaN or infinity")
-    parts = [frame.arrays[name] for name in shapes]
+    *parts, rows = (frame.arrays[name] for name in shapes)
+    if not 0 <= rows <= MOST_ROWS:
+        raise ModelRefused("the number of rows is out of bounds")
     check_model(*parts, feasible=feasible)
-    return Mixture(*parts)
+    return ModelMessage(Mixture(*parts), float(rows))
 
 
 def check_model(

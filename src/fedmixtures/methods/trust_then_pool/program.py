@@ -122,7 +122,8 @@ class TrustThenPool(Conversation):
         units = yield from common_units(block)
         nodes = Nodes(block, units, self.n_folds, self.ridge)
         own = own_level(nodes, nu, self.n_starts)
-        heard = Heard(nodes, (yield Broadcast(released(nodes, own))))
+        rows = units.common(block.data).rows
+        heard = Heard(nodes, (yield Broadcast(released(nodes, own), rows)))
 
         everybody = np.ones(len(block.receiver), dtype=bool)
         network = self._pooling(nodes, (yield Connect(everybody)))

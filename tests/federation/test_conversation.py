@@ -1,0 +1,123 @@
+"""Trust-then-Pool between sites: the same conversation, its sums under masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from federated import SITES, WIDE_OPEN, Sites, a_job, engine_solution, same_bits, site_rows
+from fedmixtures import TrustThenPool
+from fedmixtures.federation.in_process import ask
+from fedmixtures.federation.job import JobError
+from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.node.program import DANGER
+from fedmixtures.federation.rounds import NodeRefused
+from fedmixtures.federation.wire.frames import Frame, request
+from fedmixtures.federation.wire.message import ModelRefused
+
+ROWS = site_rows((60, 60, 60, 60))
+QUICK = {"n_starts": 1, "n_folds": 2, "weaker": (1.0,), "pool_steps": (1, 2)}
+LIMITS = {"couplings": ("trust-then-pool",)}
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch):
+    monkeypatch.setenv(DANGER, "yes")
+
+
+def trust_job(**entries):
+    method = TrustThenPool(**QUICK, smallest_group=3)
+    return a_job(method, **({"n_rounds": 400, "n_components": dict.fromkeys(SITES, 2)} | entries))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run to its end, at the sites' defaults."""
+    import os
+
+    os.environ[DANGER] = "yes"
+    sites = Sites(tmp_path_factory.mktemp("trust"), ROWS, gate=Gate(), **LIMITS)
+    job = trust_job()
+    exchange = sites.run(job)
+    del os.environ[DANGER]
+    return sites, job, exchange
+
+
+def test_without_gate_and_rounding_it_is_the_engine_s(tmp_path):
+    sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN, **LIMITS), trust_job()
+    sites.run(job)
+    alone = engine_solution(job, ROWS, block_size=None)
+    for name, found in sites.results(job).items():
+        expected = alone.mixture(name)
+        for a, b in zip(found.parts, expected.parts, strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-4)
+
+
+def test_all_members_come_to_the_same_end(finished):
+    sites, job, exchange = finished
+    rounds = {reply.head["round"] for reply in exchange.replies.values()}
+    assert len(rounds) == 1
+    sessions = [node.sessions[job.key] for node in sites.nodes.values()]
+    assert len({tuple(sorted(session.seen.values())) for session in sessions}) == 1
+    assert all(np.isfinite(part).all() for m in sites.results(job).values() for part in m.parts)
+
+
+def test_a_killed_site_goes_on_where_it_was(tmp_path, finished):
+    """Every phase: at each of some exchanges all sites are new processes, the end is the same."""
+    reference, job, _ = finished
+    sites = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS)
+    sites.keys, sites.roster = reference.keys, reference.roster  # the same secret offsets
+    sites.nodes = {name: sites.started(name) for name in SITES}
+    exchange, t = sites.rounds(job), 0
+    kills = iter((1, 4, 12, 30, 45))
+    kill = next(kills)
+    exchange.begin()
+    while not all(site.is_over for site in exchange.sites.values()):
+        exchange.round(t)
+        t += 1
+        if t == kill:
+            kill = next(kills, None)
+            sites.nodes = {name: sites.started(name) for name in SITES}
+            exchange = sites.rounds(job)
+            assert exchange.begin() == t
+    found, expected = sites.results(job), reference.results(job)
+    assert all(same_bits(found[name], expected[name]) for name in SITES)
+    lines = (tmp_path / "aachen" / "sums.json").read_text()
+    assert lines == (reference.folder / "aachen" / "sums.json").read_text()
+
+
+def test_an_exchange_has_one_answer(finished):
+    sites, job, _ = finished
+    node = sites.started("aachen")
+    ask(node, sites.hello(job))
+    first = ask(node, request("share", job=job.key, round=3))
+    again = ask(node, request("share", job=job.key, round=3))
+    assert first.boxes == again.boxes
+    with pytest.raises(ModelRefused, match="already answered"):
+        node.sessions[job.key].accept("bergen", 3, b"other")
+
+
+def test_more_sums_than_the_site_allows_end_the_job(tmp_path):
+    sites = Sites(tmp_path, ROWS, gate=Gate(), releases=ReleaseBudget(max_sums=5), **LIMITS)
+    with pytest.raises(NodeRefused, match="max_sums"):
+        sites.run(trust_job())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"smallest_group": 2}, "smallest_group"), ({}, "as many components")],
+)
+def test_what_sites_do_not_open_is_refused(change, why):
+    method = TrustThenPool(**QUICK, **({"smallest_group": 3} | change))
+    components = dict.fromkeys(SITES, 2) | ({} if change else {"cork": 3})
+    with pytest.raises(JobError, match=why):
+        a_job(method, n_components=components)
+
+
+def test_messages_of_an_exchange_have_one_size(finished):
+    sites, job, _ = finished
+    for name in SITES:
+        for path in (sites.folder / name).glob("test-*/sent-*.fmx"):
+            sizes = {len(box) for box in Frame.decode(path.read_bytes()).boxes.values()}
+            assert len(sizes) <= 1, path
