@@ -34,15 +34,15 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def panels(n: int) -> tuple[Any, np.ndarray]:
-    """A row of panels."""
+def panels(n: int, width: float = 2.5, height: float = 2.3) -> tuple[Any, np.ndarray]:
+    """A row of panels of this size, in inches."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     with matplotlib.rc_context(SETTINGS):
-        fig, axes = pyplot.subplots(1, n, figsize=(2.5 * n, 2.3), squeeze=False)
+        fig, axes = pyplot.subplots(1, n, figsize=(width * n, height), squeeze=False)
     return fig, axes[0]
 
 

@@ -37,7 +37,7 @@ def write(result: Result, module: ModuleType, output: Path) -> Path:
     how = made(command(result))
     (folder / "result.json").write_text(rendering.to_json(result, how), "utf-8")
     (folder / "cells.csv").write_text(rendering.to_csv(result), "utf-8")
-    fig = module.figure(result)
+    fig = module.figure(result) if hasattr(module, "figure") else None
     if fig is not None:
         figures.save(fig, folder)
     picture = "\n\n![](figure.png)" if fig is not None else ""

@@ -77,7 +77,8 @@ def run_experiments(
     wanted = lambda cells: [(cell, seeds) for own, seeds in cells for cell in own]
     before = [(k.first(e), seeds) for e, k, seeds in plan]
     complete(wanted(before), journal, jobs, progress)
-    after = [(k.then(e, seeds, journal), seeds) for e, k, seeds in plan]
+    more = [(e, k, seeds) for e, k, seeds in plan if hasattr(k, "then")]
+    after = [(k.then(e, seeds, journal), seeds) for e, k, seeds in more]
     complete(wanted(after), journal, jobs, progress)
     return [write(k.make(e, seeds, journal), k, output) for e, k, seeds in plan]
 

@@ -26,12 +26,6 @@ def first(experiment: Experiment) -> list[Cell]:
     return list(_cells(experiment).values())
 
 
-def then(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> list[Cell]:
-    """Nothing more."""
-    del experiment, seeds, journal
-    return []
-
-
 def _cells(experiment: Experiment) -> dict[str, Cell]:
     problem = experiment.problems[0]
     return {

@@ -25,12 +25,6 @@ def first(experiment: Experiment) -> list[Cell]:
     return list(_cells(experiment).values())
 
 
-def then(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> list[Cell]:
-    """Nothing more."""
-    del experiment, seeds, journal
-    return []
-
-
 def _cells(experiment: Experiment) -> dict[tuple[str, str], Cell]:
     return {
         (problem.name, row.name): compared_cell(experiment, row, problem)

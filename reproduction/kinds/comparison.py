@@ -59,8 +59,3 @@ def chosen_text(result: Result) -> str:
         for row, choice in result.chosen.items()
     ]
     return f"Chosen by the grid protocol: {'; '.join(named)}."
-
-
-def figure(result: Result) -> None:
-    """Tables have no figure."""
-    del result

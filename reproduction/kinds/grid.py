@@ -22,12 +22,6 @@ def first(experiment: Experiment) -> list[Cell]:
     ]
 
 
-def then(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> list[Cell]:
-    """Nothing more."""
-    del experiment, seeds, journal
-    return []
-
-
 def make(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> Result:
     """Median likelihood of every choice, and which one the protocol takes."""
     found, extra = [], {}

@@ -17,12 +17,6 @@ def first(experiment: Experiment) -> list[Cell]:
     return list(_cells(experiment).values())
 
 
-def then(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> list[Cell]:
-    """Nothing more."""
-    del experiment, seeds, journal
-    return []
-
-
 def _cells(experiment: Experiment) -> dict[tuple[str, int], Cell]:
     options = experiment.options
     return {
@@ -67,8 +61,3 @@ def markdown(result: Result) -> str:
 
 def _seconds(numbers: dict[str, Any]) -> str:
     return f"{numbers['seconds']:.3g} ({numbers['first']:.3g})"
-
-
-def figure(result: Result) -> None:
-    """A table says it all."""
-    del result

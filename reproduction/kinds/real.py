@@ -50,12 +50,6 @@ def first(experiment: Experiment) -> list[Cell]:
     return list(_cells(experiment).values())
 
 
-def then(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> list[Cell]:
-    """Nothing more."""
-    del experiment, seeds, journal
-    return []
-
-
 def _cells(experiment: Experiment) -> Keyed:
     return {
         (place.name, row.name): held_out_cell(
@@ -169,7 +163,7 @@ def figure(result: Result) -> Any:
     tables = list(dict.fromkeys(name.split()[0] for name in names))
     if not rows or not tables:
         return None
-    fig, axes = figures.panels(len(tables))
+    fig, axes = figures.panels(len(tables), 3.5, 1.0 + 0.14 * len(rows))
     for axis, table in zip(axes, tables, strict=True):
         for number, name in enumerate(name for name in names if name.split()[0] == table):
             found = [result.find(name, row.name, "ll") for row in rows]
@@ -177,6 +171,8 @@ def figure(result: Result) -> Any:
             places = " ".join(name.split()[1:])
             figures.dots(axis, places, number, gaps, [row.label for row in rows])
         axis.set_xscale("symlog", linthresh=0.1)
+        if axis is not axes[0]:  # the names of the methods stand at the first
+            axis.set_yticklabels([])
         figures.finish(axis, f"{table}: LL − {experiment.row(reference).label}", "")
     figures.legend(fig, *axes)
     return fig

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -22,12 +21,6 @@ AT_LEAST = -0.05
 def first(experiment: Experiment) -> list[Cell]:
     """Every method under every stress."""
     return list(_cells(experiment).values())
-
-
-def then(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> list[Cell]:
-    """Nothing more."""
-    del experiment, seeds, journal
-    return []
 
 
 def _cells(experiment: Experiment) -> Keyed:
@@ -103,8 +96,3 @@ def markdown(result: Result) -> str:
 
 def _number(value: float | None) -> str:
     return "−∞" if value is None else f"{value:+.3f}"
-
-
-def figure(result: Result) -> Any:
-    """A table says it all."""
-    del result

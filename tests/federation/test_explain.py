@@ -61,3 +61,14 @@ def test_privacy_is_explained_by_its_noise(page):
     assert "each person's gradient is shortened to 1" in text
     assert "a public start" in text
     assert "Epsilon in all jobs together: at most 3." in text
+
+
+def test_sums_are_explained(page, monkeypatch):
+    from fedmixtures.federation.node.program import DANGER
+
+    monkeypatch.setenv(DANGER, "yes")
+    job = JOB.replace('method = "gtv-mmd"', 'method = "trust"\nsettings = { smallest_group = 3 }')
+    text = " ".join(page(SITE, job).split())
+    assert "its part of sums of statistics over at least three sites" in text
+    assert "parts of at most 40 sums over the same members" in text
+    assert "'trust-then-pool' is not among those allowed" in text

@@ -241,3 +241,25 @@ def test_the_price_of_the_gate_on_the_three_block_network(tmp_path):
            p_out=0.2, coupling="MMD",
            mean_price_in_held_out_log_likelihood=float(price.mean()),
            standard_error=float(price.std(ddof=1) / len(price) ** 0.5), **figures)  # fmt: skip
+
+
+@pytest.mark.silos
+def test_the_price_of_rounding_on_the_three_block_network(tmp_path):
+    """Held-out log-likelihood against neither gate nor rounding, over fractions and thresholds."""
+    gates = {
+        "gate alone": Gate(rounding=0.0),
+        "rounding 0.1": Gate(),
+        "rounding 0.3": Gate(rounding=0.3),
+        "rounding 1": Gate(rounding=1.0),
+        "count 20, rounding 0.1": Gate(min_count=20),
+    }
+    losses = {name: [] for name in gates}
+    for seed in range(3):
+        open_, _ = _three_blocks(tmp_path / f"open{seed}", seed, WIDE_OPEN)
+        for name, gate in gates.items():
+            got, _ = _three_blocks(tmp_path / f"{name}{seed}", seed, gate)
+            losses[name].append(open_ - got)
+    medians = {name: float(np.median(found)) for name, found in losses.items()}
+    record("rounding-price", seed=0, seeds=3, nodes=15, rows=50, components=5, rounds=40, p_out=0.2,
+           coupling="MMD", loss_of_held_out_log_likelihood=losses, median_loss=medians)  # fmt: skip
+    assert medians["rounding 0.1"] <= 0.01

@@ -54,7 +54,7 @@ def _entry(name: str, text: str) -> list[str]:
 def _verdict(job: Job, config: SiteConfig) -> str:
     try:
         config.permit(job, coupling_of(program_of(job)))
-        _releases(config).expect(job.key, job.releases)
+        _releases(config).expect(job.key, _models(job))
     except (JobError, JobRefused, BudgetSpent) as refusal:
         return f"REFUSED. {refusal}."
     return (
@@ -90,13 +90,23 @@ def _whose(config: SiteConfig) -> str:
 
 def _what(job: Job, d: int) -> str:
     k = job.most_components
+    sums = " And its part of sums of statistics over at least three sites." if job.needs_all else ""
     return (
         f"a Gaussian mixture of this site's rows: at most {k} weights, {k} means and {k} "
-        f"covariances of {d} features, {k + k * d + k * d * d} numbers."
+        f"covariances of {d} features, {k + k * d + k * d * d} numbers.{sums}"
     )
 
 
+def _models(job: Job) -> int:
+    return 1 + (job.collector is not None) if job.needs_all else job.releases
+
+
 def _how_often(job: Job, config: SiteConfig) -> str:
+    if job.needs_all:
+        return (
+            f"the mixture once; parts of at most {config.releases.max_sums} sums over the same "
+            "members; a bit to each neighbour, and who belongs to its group."
+        )
     collected = job.collector is not None and config.limits.share_result
     result = f", and the last one once more to {job.collector}" if collected else ""
     return f"{job.n_rounds + 1} times to each neighbour: at the start and after each round{result}."
@@ -104,6 +114,10 @@ def _how_often(job: Job, config: SiteConfig) -> str:
 
 def _to_whom(job: Job, config: SiteConfig, neighbours: list[str]) -> str:
     sealed = f"{', '.join(neighbours) or 'nobody'}; sealed, each for one of them alone."
+    if job.needs_all:
+        sealed += (
+            " Parts of sums: all members of the sum, under masks that only the total takes off."
+        )
     if job.collector is None:
         return f"{sealed} Nobody collects the final model."
     if config.limits.share_result:
@@ -125,16 +139,19 @@ def _rule(job: Job, config: SiteConfig, d: int) -> str:
         f"rounded by a secret offset to {gate.rounding:g} of the standard error that "
         f"{gate.threshold(d)} {unit} would give, or coarser"
     )  # fmt: skip
+    masses = "" if not job.needs_all else (
+        " Sums: masses first, and moments only of components with that many behind them."
+    )  # fmt: skip
     return (
         f"a component with fewer than {gate.threshold(d)} {unit} behind it is merged into its "
-        f"nearest first; with fewer in all the site only listens. Numbers leave {rounding}."
+        f"nearest first; with fewer in all the site only listens. Numbers leave {rounding}.{masses}"
     )
 
 
 def _budget(job: Job, config: SiteConfig) -> str:
     jobs, models = _releases(config).left()
     text = (
-        f"this job takes 1 of {max(jobs, 0)} jobs and {job.releases} of {max(models, 0)} models "
+        f"this job takes 1 of {max(jobs, 0)} jobs and {_models(job)} of {max(models, 0)} models "
         f"that are left of this data set (max_jobs = {config.releases.max_jobs}, max_models = "
         f"{config.releases.max_models})."
     )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fedmixtures.federation.wire.sealing import SiteKey
 
 FORMAT = 1
+CONVERSATIONS = ("TrustThenPool",)
+"""Methods whose messages are not rounds between neighbours alone."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
 
@@ -83,6 +85,11 @@ class Job:
             if site in (a, b):
                 found[b if site == a else a] = weight
         return found
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether no site can be left out on the way: sums without it would show its share."""
+        return self.method.get("class") in CONVERSATIONS
 
     @cached_property
     def reach(self) -> int:

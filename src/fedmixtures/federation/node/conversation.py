@@ -30,6 +30,7 @@ from fedmixtures.engine.layout.blocks import node_block
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP, total
 from fedmixtures.federation.node.gate import Gate, Support
+from fedmixtures.federation.node.program import BOUNDS
 from fedmixtures.federation.node.session import Refused, job_rows, rows_fingerprint
 from fedmixtures.federation.node.store import Store, digest
 from fedmixtures.federation.wire.message import (
@@ -53,12 +54,8 @@ from fedmixtures.methods.base import (
     Request,
     Sum,
 )
-from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
-
-BOUNDS = FeasibleSet(min_weight=1e-9, max_mean_norm=1e6, min_variance=1e-9, max_variance=1e9)
-"""Of mixtures in common units, before they reach arithmetic."""
 
 
 @dataclass(frozen=True)

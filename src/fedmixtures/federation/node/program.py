@@ -25,6 +25,8 @@ from fedmixtures.mixture.mixture import Mixture
 DANGER = "FEDMIXTURES_ALLOW_UNATTACKED_SUMS"
 """Environment variable that lets Trust-then-Pool run between sites before its attacks are done:
 ``yes``, at every site and where the job is made; for tests on made-up rows."""
+BOUNDS = FeasibleSet(min_weight=1e-9, max_mean_norm=1e6, min_variance=1e-9, max_variance=1e9)
+"""Of mixtures of a method that has none, before they reach arithmetic: in units of order one."""
 MOST_STEPS, MOST_SAMPLES, MOST_PARTS = 10_000, 100_000, 64
 
 
@@ -123,8 +125,10 @@ def coupling_of(program: GTVMin | TrustThenPool) -> str:
     return type(program.discrepancy).__name__.lower()
 
 
-def feasible_of(program: Any) -> FeasibleSet:
-    """Bounds of all models of this program; `program_of` has seen to it that there are some."""
+def feasible_of(program: GTVMin | TrustThenPool) -> FeasibleSet:
+    """Bounds of all models of this program."""
+    if isinstance(program, TrustThenPool):
+        return BOUNDS
     if program.feasible is None:
         raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
     return program.feasible

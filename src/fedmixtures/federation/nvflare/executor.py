@@ -76,8 +76,10 @@ class NodeExecutor(Executor):
         if job is not None:
             if source not in job.n_components:
                 return self._turned_away(NOBODY, data, "the source is no site of the job")
-            # Others may have begun the segment, at a round this site has not been told yet.
-            if t > (job.n_rounds if self.round < 0 else self.round + AHEAD + job.reach):
+            # Others may have begun the segment at a round this site does not know yet, or pool
+            # with nobody while this one waits for its group.
+            anywhere = self.round < 0 or job.needs_all
+            if t > (job.n_rounds if anywhere else self.round + AHEAD + job.reach):
                 return self._turned_away(source, data, "no site can be that many rounds ahead")
         kept = self.mailbox.put(source, t, box)
         return make_reply(ReturnCode.OK if kept else ReturnCode.SERVICE_UNAVAILABLE)
@@ -150,7 +152,7 @@ class NodeExecutor(Executor):
         """All rounds from the common one on."""
         head, name = frame.head, self.node.name
         site = SiteRounds(self._ask, job, name, head["present"])
-        outbox = Outbox(fl_ctx.get_engine(), name, job.key, site.neighbours)
+        outbox = Outbox(fl_ctx.get_engine(), name, job.key, site.present - {name})
         began, self.in_node, patience = time.perf_counter(), 0.0, 0.0
         try:
             parcels = site.begin(head["round"])

@@ -109,7 +109,7 @@ class Heartbeat:
 
 
 class Outbox:
-    """Sends boxes to the neighbours that are there, until they are acknowledged."""
+    """Sends boxes to the sites that are there, until they are acknowledged."""
 
     def __init__(self, engine: Any, site: str, job_key: str, present: set[str]):
         self.engine, self.site, self.job_key, self.present = engine, site, job_key, present
