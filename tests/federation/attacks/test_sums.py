@@ -13,8 +13,8 @@ from attackers import cutting_cells, hits, rows_in_cells, solve_for_rows, sums
 from federated import Sites, a_job, record
 from fedmixtures import FeasibleSet, GTVMin, Mixture
 from fedmixtures.federation.masked_sums import SumRefused
-from fedmixtures.federation.node.accounts import BudgetSpent, ReleaseBudget
-from fedmixtures.federation.node.conversation import ConversationSession
+from fedmixtures.federation.node.budgets import BudgetSpent, ReleaseBudget
+from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.wire.message import MaskedShare, ModelRefused, encode_message
 from fedmixtures.methods.base import Conversation, Sum

@@ -63,7 +63,7 @@ class Support:
 
 @dataclass(frozen=True)
 class Gate:
-    """How many people or rows a released component needs, and how finely it is told."""
+    """How many people or rows a released component needs, and how precise it is."""
 
     min_count: int = 11
     per_feature: int = 5

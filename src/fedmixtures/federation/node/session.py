@@ -16,13 +16,13 @@ from fedmixtures.engine.layout.blocks import Group, node_group
 from fedmixtures.engine.run import rounds, runner
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.gate import Support
-from fedmixtures.federation.node.ledger import Ledger
-from fedmixtures.federation.node.program import (
+from fedmixtures.federation.node.job_program import (
     feasible_of,
     private_round,
     program_of,
     starting_mixture,
 )
+from fedmixtures.federation.node.ledger import Ledger
 from fedmixtures.federation.node.store import NodeState, Store, digest
 from fedmixtures.federation.wire.message import (
     ModelMessage,

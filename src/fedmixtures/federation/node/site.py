@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.ledger import PrivacyBudget
 
