@@ -233,9 +233,9 @@ class ConversationSession:
     def _conversation(self) -> Generator[Exchange, dict[str, Any], Outcome]:
         rows = self.at_home.rows
         k = self.job.n_components[self.site]
-        self.block, self.edges = node_block(
-            self.site, rows, np.ones(len(rows)), self.job.neighbours(self.site), k, self.job.seed
-        )
+        # Masses of sums count people, where these are known.
+        weights, neighbours = self.at_home.weights, self.job.neighbours(self.site)
+        self.block, self.edges = node_block(self.site, rows, weights, neighbours, k, self.job.seed)
         conversation = self.given.run(self.block)
         answer = None
         while True:

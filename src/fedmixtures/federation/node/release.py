@@ -1,7 +1,7 @@
 """The one place where something leaves a site: what is sealed is what passed the gate here.
 
-A message goes in, typed; a `Clearance` comes out, and only that is sealed. A type of message without
-a rule in `RULES` cannot leave.
+A message goes in, typed; a `Clearance` comes out, and only that is sealed. A type of message
+without a rule in `RULES` cannot leave.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ReleasePoint:
 
     def result(self, session: Any, collector: str) -> tuple[bytes, int]:
         """The final model, sealed for the researcher who collects it."""
-        self.releases.enter(session.fingerprint, session.n_models + 1)
+        self.releases.enter(session.fingerprint, session.n_models + (not session.job.needs_all))
         release = self.passed(session.message(), session)
         return self._sealed(release, session, collector, "researcher"), release.merged
 

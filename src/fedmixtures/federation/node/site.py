@@ -123,7 +123,8 @@ class SiteConfig:
             allowed = ", ".join(limits.couplings)
             reasons.append(f"the coupling {coupling!r} is not among those allowed: {allowed}")
         if limits.neighbours is not None:
-            strangers = sorted(set(job.neighbours(self.name)) - set(limits.neighbours))
+            partners = set(job.sites) if job.needs_all else set(job.neighbours(self.name))
+            strangers = sorted(partners - {self.name, *limits.neighbours})
             if strangers:
                 reasons.append(f"no model may go to {_checks.listed(strangers)}")
         if len(job.features) != len(self.columns):
