@@ -122,6 +122,8 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     """The model of a file that was written whole; anything may be raised for others."""
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
+    if header["format"] == 1:
+        arrays, header = _of_first_format(arrays, header)
     if header["format"] != FORMAT:
         raise ValueError(f"format {header['format']!r}")
     model = NetworkGaussianMixture(**_params(header["params"]))
@@ -156,6 +158,24 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     )
     model.graph = network
     return model.adopt(solution, network, labelled=header["labelled"], feature_names=names)
+
+
+def _of_first_format(
+    arrays: dict[str, np.ndarray], header: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A model of the first format in the form of the present one."""
+    arrays = {
+        name.replace("history.", "history.of.", 1) if name.startswith("history.") else name: values
+        for name, values in arrays.items()
+    }
+    header = {"message": "", "converged": False, **header, "format": FORMAT}
+    trust = decode(header.get("trust"), {"Trust": dict})
+    if trust is not None:  # who pooled with whom; its tests are those of an earlier method
+        trusted = np.asarray(trust["trusted"], dtype=bool)
+        arrays["account.edges.trusted"] = np.repeat(trusted[:, None], 2, axis=1)
+        arrays["account.nodes.group"] = np.asarray(trust["group"])
+        header["account"] = True
+    return arrays, header
 
 
 def _mixture(prefix: str, arrays: dict[str, np.ndarray]) -> Mixture:

@@ -404,3 +404,13 @@ def test_groups_too_small_to_pool_are_each_alone(scenario):
     group, own = (found.levels.names.index(name) for name in ("group", "own"))
     means = found.levels.theta.means
     np.testing.assert_array_equal(means[group], means[own])
+
+
+def test_a_node_of_few_rows_does_not_hold_the_others_down(scenario):
+    """Whoever leads: everyone's mixture has as many components as anyone."""
+    few = scenario.nodes == 0
+    kept = ~few | (np.cumsum(few) <= 1)
+    with pytest.warns(fm.FitWarning):
+        found = outcome(scenario.X[kept], scenario.nodes[kept])
+    everyone = found.levels.names.index("everyone")
+    assert (found.levels.theta.weights[everyone] > 0).all()

@@ -93,7 +93,9 @@ def _starts(
     if len(leads):
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
-        present = nodes.present[leads]
+        # As many as anyone there has: a leader of few rows must not hold the others down.
+        present = np.zeros((len(leads), own.theta.n_components), dtype=bool)
+        np.logical_or.at(present, fit, heard.theta.weights[source] > 0)
         fits = [nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]
         offers = _put(offers, leads, best_of(fits).theta)
     share = lambda theta, rank: chosen(

@@ -38,8 +38,8 @@ class Tiles(eqx.Module):
 
     @property
     def at_once(self) -> int:
-        """Tiles in one call, at most."""
-        return max(16, rows_at_once() // self.count.shape[1])
+        """Tiles in one call, at most: no more than a few times all there are."""
+        return min(max(16, rows_at_once() // self.count.shape[1]), 8 * len(self.count))
 
 
 class Work(eqx.Module):
