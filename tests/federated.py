@@ -14,10 +14,10 @@ import numpy as np
 from fedmixtures import MMD, FeasibleSet, GTVMin
 from fedmixtures.federation.in_process import InProcessRounds
 from fedmixtures.federation.job import Job, SignedJob
-from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate, Support
+from fedmixtures.federation.node.job_program import make_job, program_of, starting_mixture
 from fedmixtures.federation.node.node import Node
-from fedmixtures.federation.node.program import make_job, program_of, starting_mixture
 from fedmixtures.federation.node.site import Limits, SiteConfig
 from fedmixtures.federation.rounds import hello, with_parcels
 from fedmixtures.federation.wire.frames import request

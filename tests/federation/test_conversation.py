@@ -9,9 +9,9 @@ from federated import SITES, WIDE_OPEN, Sites, a_job, engine_solution, same_bits
 from fedmixtures import TrustThenPool
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import JobError
-from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
-from fedmixtures.federation.node.program import DANGER
+from fedmixtures.federation.node.job_program import DANGER
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.message import ModelRefused

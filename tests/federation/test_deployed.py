@@ -71,7 +71,7 @@ def test_nvflare_s_simulator_gives_the_same_models(tmp_path, home, kind):
 def test_trust_then_pool_by_masked_sums(tmp_path, home, monkeypatch):
     """Four sites over mutual TLS, one killed and back, to the bit the models without a network."""
     from fedmixtures import TrustThenPool
-    from fedmixtures.federation.node.program import DANGER
+    from fedmixtures.federation.node.job_program import DANGER
 
     monkeypatch.setenv(DANGER, "yes")
     rows = site_rows((60, 60, 60, 60))

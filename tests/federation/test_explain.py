@@ -64,7 +64,7 @@ def test_privacy_is_explained_by_its_noise(page):
 
 
 def test_sums_are_explained(page, monkeypatch):
-    from fedmixtures.federation.node.program import DANGER
+    from fedmixtures.federation.node.job_program import DANGER
 
     monkeypatch.setenv(DANGER, "yes")
     job = JOB.replace('method = "gtv-mmd"', 'method = "trust"\nsettings = { smallest_group = 3 }')

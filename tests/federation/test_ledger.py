@@ -9,7 +9,7 @@ import pytest
 from deployed import federation, fitted, site_log
 from federated import SITES, a_job, record, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
-from fedmixtures.federation.node.accounts import Account
+from fedmixtures.federation.node.budgets import LockedRecord
 from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for
 
 pytest.importorskip("nvflare")
@@ -49,7 +49,7 @@ def test_the_ledger_ends_a_fit_and_outlives_its_processes(tmp_path, home):
             machine.fit(private_job("after-restart", noise, 1), patience=120)
         ledgers = {n: machine.folder / "sites" / n / "state" / "ledger.json" for n in SITES}
         steps = {n: json.loads(path.read_text())["steps"] for n, path in ledgers.items()}
-        spent = {n: Ledger(Account(path), BUDGET).epsilon() for n, path in ledgers.items()}
+        spent = {n: Ledger(LockedRecord(path), BUDGET).epsilon() for n, path in ledgers.items()}
         refusals = [
             line for line in site_log(machine, "aachen")
             if line["event"] == "refused" and "budget" in line["reason"]

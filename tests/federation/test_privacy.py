@@ -17,7 +17,7 @@ from federated import Sites, a_job, site_rows, step_frame
 from fedmixtures import MMD, FeasibleSet, GTVMin
 from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.federation.in_process import ask
-from fedmixtures.federation.node.accounts import Account, BudgetSpent
+from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord
 from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for, spent
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.federation.rounds import NodeRefused, parcels_of
@@ -28,7 +28,7 @@ from helpers import mixture
 
 
 def ledger_at(path, budget=None) -> Ledger:
-    return Ledger(Account(path), budget or PrivacyBudget())
+    return Ledger(LockedRecord(path), budget or PrivacyBudget())
 
 
 def exact_epsilon(multiplier: float, delta: float) -> float:

@@ -16,8 +16,8 @@ from federated import Sites, a_job, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, TrustThenPool
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import Job, JobError
+from fedmixtures.federation.node.job_program import make_job
 from fedmixtures.federation.node.node import Node
-from fedmixtures.federation.node.program import make_job
 from fedmixtures.federation.node.site import SiteConfig
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, FrameError, request

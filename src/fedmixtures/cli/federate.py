@@ -40,7 +40,7 @@ def need_nvflare() -> None:
 
 @contextmanager
 def silos() -> Iterator[None]:
-    """What went wrong between silos is told in words; what NVFlare logs on the way is not."""
+    """What went wrong between silos is said in words; what NVFlare logs on the way is not."""
     import logging
 
     need_nvflare()

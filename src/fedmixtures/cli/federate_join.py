@@ -99,7 +99,7 @@ def join(
     signed
         The hub's answer.
     fingerprint
-        Fingerprint of the hub's authority, as told by telephone.
+        Fingerprint of the hub's authority, as read out by telephone.
     data
         Table with this site's rows; it is read here and sent nowhere.
     columns

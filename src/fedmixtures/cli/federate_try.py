@@ -17,7 +17,7 @@ from fedmixtures.cli.prepare import Task, prepare
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.program import make_job
+from fedmixtures.federation.node.job_program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
 from fedmixtures.io.tables import Table, read_table

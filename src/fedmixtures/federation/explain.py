@@ -8,8 +8,8 @@ from __future__ import annotations
 import textwrap
 
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.node.accounts import Account, BudgetSpent, Releases
-from fedmixtures.federation.node.program import coupling_of, program_of
+from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases
+from fedmixtures.federation.node.job_program import coupling_of, program_of
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 
 WIDTH = 88
@@ -161,5 +161,5 @@ def _budget(job: Job, config: SiteConfig) -> str:
 
 
 def _releases(config: SiteConfig) -> Releases:
-    account = Account(config.state / "releases.json", config.mark("releases"))
+    account = LockedRecord(config.state / "releases.json", config.mark("releases"))
     return Releases(account, config.releases, config.data_set)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.program import make_job
+from fedmixtures.federation.node.job_program import make_job
 from fedmixtures.mixture.feasible import FeasibleSet
 
 REQUIRED = ("name", "features", "sites", "edges", "components")

@@ -23,7 +23,7 @@ from attackers import (
 from federated import Sites, a_job, record
 from fedmixtures import MMD, FeasibleSet, GTVMin
 from fedmixtures.federation.in_process import ask
-from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.rounds import NodeRefused, Parcel, parcels_of, with_parcels
 from fedmixtures.federation.wire.frames import request

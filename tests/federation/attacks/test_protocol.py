@@ -14,7 +14,7 @@ from federated import Sites, a_job, same_bits, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import SignedJob
-from fedmixtures.federation.node.accounts import Account, BudgetSpent
+from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord
 from fedmixtures.federation.node.gate import GateRefusal
 from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for
 from fedmixtures.federation.rounds import NodeRefused, Parcel, hello
@@ -69,7 +69,7 @@ def test_a_site_may_approve_jobs_one_by_one(tmp_path):
 
 def test_a7_two_processes_spend_one_budget(tmp_path):
     budget, noise = PrivacyBudget(3.0, 1e-5), noise_for(3.0, 1e-5, 20)
-    both = [Ledger(Account(tmp_path / "ledger.json"), budget) for _ in range(2)]
+    both = [Ledger(LockedRecord(tmp_path / "ledger.json"), budget) for _ in range(2)]
     for _ in range(2):
         for ledger in both:
             ledger.charge(noise, 5)

@@ -13,8 +13,8 @@ from attackers import cutting_cells, hits, rows_in_cells, solve_for_rows, sums
 from federated import Sites, a_job, record
 from fedmixtures import FeasibleSet, GTVMin, Mixture
 from fedmixtures.federation.masked_sums import SumRefused
-from fedmixtures.federation.node.accounts import BudgetSpent, ReleaseBudget
-from fedmixtures.federation.node.conversation import ConversationSession
+from fedmixtures.federation.node.budgets import BudgetSpent, ReleaseBudget
+from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.wire.message import MaskedShare, ModelRefused, encode_message
 from fedmixtures.methods.base import Conversation, Sum
@@ -31,9 +31,9 @@ def blobs(m: int, rng, groups: int = 3) -> np.ndarray:
     return rows / (3.0 if groups == 3 else 5.0)
 
 
-def statistics(theta: Mixture, x: np.ndarray) -> Statistics:
+def statistics(theta: Mixture, x: np.ndarray, weights=1.0) -> Statistics:
     """Own statistics under one mixture, with the axes of a node and of a stack of one."""
-    r = theta.responsibilities(x)
+    r = theta.responsibilities(x) * np.broadcast_to(weights, len(x))[:, None]
     off = x[:, None] - theta.means[None]
     parts = [theta.log_density(x).sum(), r.sum(0), np.einsum("mk,mki->ki", r, off),
              np.einsum("mk,mki,mkj->kij", r, off, off)]  # fmt: skip
@@ -54,9 +54,9 @@ class Asks(Conversation):
         found = []
         for theta in self.thetas:
             for _ in range(1 + self.more):
-                total = yield Sum(statistics(theta, block.data.rows))
+                total = yield Sum(statistics(theta, block.data.rows, block.data.row_weights))
                 found.append((theta, total))
-                theta = m_step(theta, total)
+                theta = m_step(theta, total) if self.more else theta
         return found
 
 
@@ -72,7 +72,7 @@ def m_step(theta: Mixture, total: Statistics) -> Mixture:
 class Group:
     """True sessions of some sites, whose messages are carried by hand."""
 
-    def __init__(self, folder, rows: dict, program, gate=None, releases=None):
+    def __init__(self, folder, rows: dict, program, gate=None, releases=None, people=None):
         gate, releases = gate or Gate(), releases or ReleaseBudget()
         self.sites = Sites(folder, rows, gate=gate, releases=releases)
         k = program.thetas[0].n_components
@@ -83,7 +83,8 @@ class Group:
         self.sessions = {}
         for name in names:
             node = self.sites.nodes[name]
-            made = ConversationSession(job, name, Support(rows[name]), folder / name / "x", program,
+            support = Support(rows[name], (people or {}).get(name))
+            made = ConversationSession(job, name, support, folder / name / "x", program,
                                        gate)  # fmt: skip
             made.passed = node.point.let_through
             made._begin()
@@ -293,3 +294,19 @@ def test_sums_end_at_the_budget(tmp_path):
     with pytest.raises(BudgetSpent, match="max_sums"):
         group.run()
     assert group.sessions["aachen"].n_sums == 7  # three sums of two exchanges, and the next
+
+
+def test_a8_in_a_sum_a_patient_with_many_visits_is_one_person(tmp_path):
+    rng = np.random.default_rng(8)
+    rows = {name: blobs(30, rng) for name in NAMES}
+    patient = np.array([6.0, 6.0])
+    rows["aachen"] = np.concatenate([rows["aachen"], patient + 0.01 * rng.standard_normal((14, 2))])
+    people = {"aachen": np.concatenate([np.arange(30), np.full(14, 30)])}
+    theta = start(3, rng)
+    means = np.concatenate([theta.means, patient[None]])
+    program = Asks((Mixture(np.full(4, 0.25), means, np.tile(0.15 * np.eye(2), (4, 1, 1))),))
+    opened = {}
+    for name, whose in (("rows", None), ("people", people)):
+        found = Group(tmp_path / name, rows, program, people=whose).run()
+        opened[name] = bool(np.asarray(found[0][1].mass)[0, 0, 3] > 0)
+    assert opened == {"rows": True, "people": False}

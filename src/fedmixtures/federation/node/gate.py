@@ -44,6 +44,13 @@ class Support:
         """People, or rows where no person is named."""
         return len(self.rows) if self.people is None else int(self.people.max()) + 1
 
+    @property
+    def weights(self) -> np.ndarray:
+        """One for each row; where people are known, a person's rows share it."""
+        if self.people is None:
+            return np.ones(len(self.rows))
+        return 1.0 / np.bincount(self.people)[self.people]
+
     def counts(self, mixture: Mixture) -> np.ndarray:
         r"""Effective count of every component.
 
@@ -63,7 +70,7 @@ class Support:
 
 @dataclass(frozen=True)
 class Gate:
-    """How many people or rows a released component needs, and how finely it is told."""
+    """How many people or rows a released component needs, and how precise it is."""
 
     min_count: int = 11
     per_feature: int = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fedmixtures.federation.node.accounts import Account, BudgetSpent
+from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord
 
 LARGE = 30.0
 
@@ -27,7 +27,7 @@ class Ledger:
     sensitivity under replacement of one person's rows, or of one row where no person is named).
     """
 
-    def __init__(self, account: Account, budget: PrivacyBudget):
+    def __init__(self, account: LockedRecord, budget: PrivacyBudget):
         self.account, self.budget = account, budget
 
     @property

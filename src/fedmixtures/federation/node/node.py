@@ -17,11 +17,11 @@ from typing import Any
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
-from fedmixtures.federation.node.accounts import Account, BudgetSpent, Releases, Sums
-from fedmixtures.federation.node.conversation import ConversationSession
+from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases, Sums
+from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import GateRefusal, Support
+from fedmixtures.federation.node.job_program import coupling_of, models_of, partners_of, program_of
 from fedmixtures.federation.node.ledger import Ledger
-from fedmixtures.federation.node.program import coupling_of, models_of, partners_of, program_of
 from fedmixtures.federation.node.release import ReleasePoint
 from fedmixtures.federation.node.session import Refused, Session
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
@@ -46,7 +46,7 @@ class Node:
     def __init__(self, config: SiteConfig, key: SiteKey, roster: Roster, support: Support):
         self.config, self.key, self.roster, self.support = config, key, roster, support
         self.log = LocalLog(config.state / "log.jsonl")
-        account = lambda name: Account(config.state / f"{name}.json", config.mark(name))
+        account = lambda name: LockedRecord(config.state / f"{name}.json", config.mark(name))
         self.ledger = Ledger(account("ledger"), config.privacy)
         self.releases = Releases(account("releases"), config.releases, config.data_set)
         secret = key.secret(f"rounding {config.data_set}")
@@ -151,7 +151,7 @@ class Node:
                 session.warm_up()
         except EXPECTED:
             raise
-        except Exception as error:  # a job's settings may be any nonsense: told in full here only
+        except Exception as error:  # a job's settings may be any nonsense: said in full here only
             self.log.write("failed", job=job.key, error=f"{type(error).__name__}: {error}"[:500])
             raise JobRefused(f"site {self.name!r} cannot get ready for the job") from error
         return session
@@ -284,7 +284,7 @@ class Node:
     def _session(self, request: Frame) -> AnySession:
         key = request.head.get("job")
         if not isinstance(key, str) or key not in self.sessions:
-            raise Refused("this node has not been told of that job: say hello first")
+            raise Refused("this node does not know that job: say hello first")
         return self.sessions[key]
 
     def _round(self, request: Frame) -> int:

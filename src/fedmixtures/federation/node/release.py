@@ -1,6 +1,6 @@
 """The one place where something leaves a site: what is sealed is what passed the gate here.
 
-A message goes in, typed; a `Release` comes out, and only a `Release` is sealed. A type of message
+A message goes in, typed; a `Clearance` comes out, and only that is sealed. A type of message
 without a rule in `RULES` cannot leave.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.federation.masked_sums import SumName, masked
-from fedmixtures.federation.node.accounts import Releases, Sums
-from fedmixtures.federation.node.conversation import ConversationSession, SumShare
+from fedmixtures.federation.node.budgets import Releases, Sums
+from fedmixtures.federation.node.conversation_session import ConversationSession, SumShare
 from fedmixtures.federation.node.gate import Gate, GateRefusal
-from fedmixtures.federation.node.program import may_merge
+from fedmixtures.federation.node.job_program import may_merge
 from fedmixtures.federation.node.rounding import rounded, to_grid, uniform
 from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.store import digest
@@ -34,7 +34,7 @@ from fedmixtures.federation.wire.sealing import Address, SiteKey
 
 
 @dataclass(frozen=True)
-class Release:
+class Clearance:
     """A message as it may leave, its bytes, and how many components were merged for it."""
 
     message: Message
@@ -52,20 +52,20 @@ class ReleasePoint:
         self.site, self.key, self.roster, self.gate = site, key, roster, gate
         self.releases, self.sums, self.secret = releases, sums, secret
 
-    def passed(self, message: object, session: Any) -> Release:
+    def passed(self, message: object, session: Any) -> Clearance:
         """The message as far as its rule lets it through."""
         rule = RULES.get(type(message))
         if rule is None:
             raise GateRefusal(f"the release gate knows no {type(message).__name__}")
         allowed, merged = rule(self, message, session)
-        return Release(allowed, encode_message(allowed), merged)
+        return Clearance(allowed, encode_message(allowed), merged)
 
     def let_through(self, session: ConversationSession) -> None:
         """What the node itself needs to know of its messages: how they leave."""
         if session.exchange is not None and not session.exchange.released:
             self._all(session)
 
-    def _all(self, session: Any) -> dict[str, Release]:
+    def _all(self, session: Any) -> dict[str, Clearance]:
         """Releases by destination; a message that goes to several is let through once."""
         outgoing, found, by_message = session.outgoing(), {}, {}
         for name, message in outgoing.items():
@@ -95,7 +95,7 @@ class ReleasePoint:
 
     def result(self, session: Any, collector: str) -> tuple[bytes, int]:
         """The final model, sealed for the researcher who collects it."""
-        self.releases.enter(session.fingerprint, session.n_models + 1)
+        self.releases.enter(session.fingerprint, session.n_models + (not session.job.needs_all))
         release = self.passed(session.message(), session)
         return self._sealed(release, session, collector, "researcher"), release.merged
 
@@ -108,7 +108,7 @@ class ReleasePoint:
             session.store.note(t, released=mark)
             session.released[t] = mark
 
-    def _sealed(self, release: Release, session: Any, name: str, role: Role) -> bytes:
+    def _sealed(self, release: Clearance, session: Any, name: str, role: Role) -> bytes:
         address = Address(session.job.key, session.reached, self.site, name)
         return self.key.seal(release.content, self.roster.sealing_key(name, role), address)
 

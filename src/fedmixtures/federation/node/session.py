@@ -16,13 +16,13 @@ from fedmixtures.engine.layout.blocks import Group, node_group
 from fedmixtures.engine.run import rounds, runner
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.gate import Support
-from fedmixtures.federation.node.ledger import Ledger
-from fedmixtures.federation.node.program import (
+from fedmixtures.federation.node.job_program import (
     feasible_of,
     private_round,
     program_of,
     starting_mixture,
 )
+from fedmixtures.federation.node.ledger import Ledger
 from fedmixtures.federation.node.store import NodeState, Store, digest
 from fedmixtures.federation.wire.message import (
     ModelMessage,
@@ -69,9 +69,10 @@ class Session:
         self.program = runner.dynamic(self.given, "float64")
         self.neighbours = job.neighbours(site)
         self.support = Support(job_rows(job, support.rows), support.people)
-        self.group, self.slots = node_group(
-            site, self.support.rows, self._row_weights(), self.neighbours, seed=job.seed
-        )
+        rows = self.support.rows
+        # Under privacy people are what is protected, so that people are what is fitted.
+        weights = np.ones(len(rows)) if ledger is None else self.support.weights
+        self.group, self.slots = node_group(site, rows, weights, self.neighbours, seed=job.seed)
         self.fingerprint = rows_fingerprint(job, self.support.rows)
         self.store = Store(folder, self.fingerprint, job.reach + SPARE_ROUNDS)
         self.inputs, self.released = self.store.answers()
@@ -85,13 +86,6 @@ class Session:
         self.state_from = "nowhere"
         self.heard: dict[str, tuple[int, Mixture | None]] = {}
         self.initial = self._initial()
-
-    def _row_weights(self) -> np.ndarray:
-        """One for each row; under privacy a person's rows share it."""
-        people = self.support.people
-        if self.ledger is None or people is None:
-            return np.ones(len(self.support.rows))
-        return 1.0 / np.bincount(people)[people]
 
     def _initial(self) -> Any:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.accounts import ReleaseBudget
+from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.ledger import PrivacyBudget
 
@@ -123,7 +123,8 @@ class SiteConfig:
             allowed = ", ".join(limits.couplings)
             reasons.append(f"the coupling {coupling!r} is not among those allowed: {allowed}")
         if limits.neighbours is not None:
-            strangers = sorted(set(job.neighbours(self.name)) - set(limits.neighbours))
+            partners = set(job.sites) if job.needs_all else set(job.neighbours(self.name))
+            strangers = sorted(partners - {self.name, *limits.neighbours})
             if strangers:
                 reasons.append(f"no model may go to {_checks.listed(strangers)}")
         if len(job.features) != len(self.columns):

@@ -96,12 +96,12 @@ class RoundsController(Controller):
         site, t = head.get("site"), head.get("round")
         if site not in self.job.n_components or not is_count(t):
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
-        known, told = (*self.job.n_components, NOBODY), head.get("rejected")
-        waiting, told = head.get("waiting_for"), told if isinstance(told, dict) else {}
+        known, refused = (*self.job.n_components, NOBODY), head.get("rejected")
+        waiting, refused = head.get("waiting_for"), refused if isinstance(refused, dict) else {}
         how = {
             "round": t,
             "waiting_for": [s for s in waiting if s in known] if isinstance(waiting, list) else [],
-            "rejected": {s: n for s, n in told.items() if s in known and is_count(n)},
+            "rejected": {s: n for s, n in refused.items() if s in known and is_count(n)},
         }
         with self.lock:
             self.seen[site], self.progress[site] = time.monotonic(), how
@@ -135,8 +135,8 @@ class RoundsController(Controller):
         if lost or abort.triggered:
             return {"outcome": "lost", "sites": lost, **timing}
         self._keep_results()
-        stopped = {site: reply.head["round"] for site, reply in self.replies.items()}
-        held = {site: t for site, t in stopped.items() if t < self.job.n_rounds}
+        replies = self.replies.items()
+        held = {site: reply.head["round"] for site, reply in replies if not reply.head.get("over")}
         return {"outcome": "completed", "present": present, "held": held, **timing}
 
     def _refused(self) -> dict[str, str]:

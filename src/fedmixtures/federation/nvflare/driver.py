@@ -176,7 +176,7 @@ class Driver:
             return self.session().submit_job(str(path))
 
     def _watch(self, job_id: str, job: Job, record: FitRecord) -> dict[str, Any]:
-        """Until the segment ends; progress is told as it comes."""
+        """Until the segment ends; progress is reported as it comes."""
         hub, ran, gone = None, False, 0
         while True:
             progress: dict[str, Any] = {}
@@ -233,7 +233,7 @@ def open_results(
     job: Job, results: dict[str, bytes], key: SiteKey, roster: Roster
 ) -> dict[str, Mixture | None]:
     """Final models sealed for the collector, by site; None for a site that released nothing."""
-    from fedmixtures.federation.node.program import feasible_of, program_of
+    from fedmixtures.federation.node.job_program import feasible_of, program_of
     from fedmixtures.federation.wire.message import decode_message
 
     if job.collector is None:

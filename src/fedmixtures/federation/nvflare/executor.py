@@ -120,7 +120,7 @@ class NodeExecutor(Executor):
         if self.node is None:
             try:
                 self.node = self._loaded(fl_ctx, name)
-            except Exception:  # told in full in the site's own log, and to nobody else
+            except Exception:  # said in full in the site's own log, and to nobody else
                 self.log_exception(fl_ctx, f"{SITE_FILE} or what it names cannot be used")
                 reason = f"site {name!r} is not set up: its own log says why"
                 return request("refused", site=name, reason=reason)

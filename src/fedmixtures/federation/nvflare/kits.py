@@ -42,7 +42,7 @@ PERMISSIONS = {
 
 
 def nvflare(*arguments: str, cwd: Path | None = None) -> str:
-    """Run NVFlare's own command line; an error is told with what it printed."""
+    """Run NVFlare's own command line; an error comes with what it printed."""
     command = [sys.executable, "-m", "nvflare.cli", *arguments]
     done = subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL

@@ -23,7 +23,7 @@ class BudgetSpent(ValueError):
     """What is asked for is more than the site has left."""
 
 
-class Account:
+class LockedRecord:
     """A JSON file that processes of one site share."""
 
     def __init__(self, path: Path, mark: Path | None = None):
@@ -72,7 +72,7 @@ class ReleaseBudget:
 class Releases:
     """Models of a data set that have left, by job; entered before they leave."""
 
-    def __init__(self, account: Account, budget: ReleaseBudget, data_set: str):
+    def __init__(self, account: LockedRecord, budget: ReleaseBudget, data_set: str):
         self.account, self.budget, self.data_set = account, budget, data_set
 
     def expect(self, job: str, n_models: int) -> None:
@@ -114,7 +114,7 @@ class Sums:
     rows, in whatever jobs, must differ by nobody or by at least three sites.
     """
 
-    def __init__(self, account: Account, most: int, data_set: str):
+    def __init__(self, account: LockedRecord, most: int, data_set: str):
         self.account, self.most, self.data_set = account, most, data_set
 
     def enter(self, job: str, members: frozenset[str], number: int, cost: int) -> None:

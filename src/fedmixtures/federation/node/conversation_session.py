@@ -8,9 +8,9 @@
 | `Sum` of statistics | two: masses, then moments of the components that enough rows stand behind |
 | any other `Sum` | one |
 
-Shares of sums go to all members, who each add them up: nobody is told a total, so nobody can forge
-one, and who sends different shares to different members is found out at the next sum. To go on
-after a fault the node runs the conversation again on what it heard, and sends again the boxes it
+Shares of sums go to all members, who each add them up: nobody announces a total, so nobody can
+forge one, and who sends different shares to different members is found out at the next sum. To go
+on after a fault the node runs the conversation again on what it heard, and sends again the boxes it
 sent.
 """
 
@@ -30,7 +30,7 @@ from fedmixtures.engine.layout.blocks import node_block
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP, total
 from fedmixtures.federation.node.gate import Gate, Support
-from fedmixtures.federation.node.program import BOUNDS
+from fedmixtures.federation.node.job_program import BOUNDS
 from fedmixtures.federation.node.session import Refused, job_rows, rows_fingerprint
 from fedmixtures.federation.node.store import Store, digest
 from fedmixtures.federation.wire.message import (
@@ -233,9 +233,9 @@ class ConversationSession:
     def _conversation(self) -> Generator[Exchange, dict[str, Any], Outcome]:
         rows = self.at_home.rows
         k = self.job.n_components[self.site]
-        self.block, self.edges = node_block(
-            self.site, rows, np.ones(len(rows)), self.job.neighbours(self.site), k, self.job.seed
-        )
+        # Masses of sums count people, where these are known.
+        weights, neighbours = self.at_home.weights, self.job.neighbours(self.site)
+        self.block, self.edges = node_block(self.site, rows, weights, neighbours, k, self.job.seed)
         conversation = self.given.run(self.block)
         answer = None
         while True:
@@ -287,7 +287,7 @@ class ConversationSession:
         return np.array([heard[name][0] == 1 for name in self.edges], dtype=bool)
 
     def _connect(self, live: np.ndarray) -> Exchanges:
-        """Members of the own group and their live edges, told on from neighbour to neighbour.
+        """Members of the own group and their live edges, passed on from neighbour to neighbour.
 
         Every neighbour gets a message of the same size in every exchange; over an edge that is not
         live it says nothing.
