@@ -11,7 +11,7 @@ from fedmixtures.engine.layout.blocks import build_layout, without_edges
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.run.runner import over_blocks, scatter
 from fedmixtures.kernels.compiling import jit_in_order
-from fedmixtures.mixture.density import log_joint
+from fedmixtures.mixture.density import log_joint, log_joint_observed
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -33,7 +33,7 @@ class Evaluator:
         with double(), compilation_cache():
             thetas = scatter(theta, layout, "float64")
             blocks = [
-                np.asarray(_evaluate(mixtures, group.data.rows))
+                np.asarray(self._block(mixtures, np.asarray(group.data.rows)))
                 for mixtures, group in zip(thetas, layout.groups, strict=True)
             ]
         result = np.empty((len(data.rows), theta.n_components))
@@ -46,6 +46,13 @@ class Evaluator:
             result[data.source_index[here]] = flat[place[here] - first, within[here]]
             first += len(flat)
         return result
+
+    def _block(self, theta: Mixture, rows: np.ndarray) -> jax.Array:
+        """The marginal of what is there, where cells are missing."""
+        observed = ~np.isnan(rows)
+        if observed.all():
+            return _evaluate(theta, rows)
+        return _evaluate_observed(theta, np.nan_to_num(rows), observed)
 
     def node_losses(self, theta: Mixture) -> np.ndarray:
         """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
@@ -63,3 +70,8 @@ def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
 @jit_in_order
 def _evaluate(theta: Mixture, rows: Array) -> jax.Array:
     return over_blocks(jax.vmap(log_joint), theta, rows)
+
+
+@jit_in_order
+def _evaluate_observed(theta: Mixture, rows: Array, observed: Array) -> jax.Array:
+    return over_blocks(log_joint_observed, theta, rows, observed)

@@ -148,6 +148,11 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.devices = devices
         self.verbose = verbose
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = resolve.resolve_method(self.method).fits_gaps
+        return tags
+
     def fit(
         self,
         X: Any,
@@ -161,7 +166,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Parameters
         ----------
         X : array or table (rows, features)
-            All rows of all nodes.
+            All rows of all nodes. NaN is a missing cell, for methods that fit rows with gaps (the
+            default does); all methods score and assign such rows by what is there.
         y
             Ignored, for scikit-learn.
         nodes : array of labels, column name or None

@@ -103,9 +103,9 @@ def warn_constant(data: NodeData, columns: Any) -> None:
         )
 
 
-def check_finite(X: np.ndarray, nodes: Any, columns: Any) -> None:
-    """NaN and infinity are refused with their row, node and column."""
-    bad = ~np.isfinite(X)
+def check_finite(X: np.ndarray, nodes: Any, columns: Any, gaps: bool = False) -> None:
+    """Infinity, and NaN unless there may be `gaps`, are refused with row, node and column."""
+    bad = np.isinf(X) if gaps else ~np.isfinite(X)
     if not bad.any():
         return
     row, column = np.argwhere(bad)[0]
@@ -114,5 +114,6 @@ def check_finite(X: np.ndarray, nodes: Any, columns: Any) -> None:
     what = "NaN" if np.isnan(X[row, column]) else "infinity (inf)"
     raise ValueError(
         f"X contains {what} at row {row}, column {name}{at} ({int(bad.sum())} such values in all). "
-        "Drop or fill these rows first."
+        "Drop or fill these rows first"
+        + (", or take a method that fits rows with gaps: method='trust'." if what == "NaN" else ".")
     )

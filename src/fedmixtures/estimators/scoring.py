@@ -88,6 +88,7 @@ def _places(solution: Solution, data: NodeData) -> np.ndarray:
 class NodeScores:
     """The half of the estimator that needs only a solution and how rows are read."""
 
+    method: Any
     random_state: Any
     solution_: Solution
     _labelled: bool
@@ -105,8 +106,12 @@ class NodeScores:
             if not named:
                 raise
             raise ValueError(named) from error
-        check_finite(X, labels, getattr(self, "feature_names_in_", None))
+        check_finite(X, labels, getattr(self, "feature_names_in_", None), self._takes_gaps(reset))
         return X, labels
+
+    def _takes_gaps(self, fitting: bool) -> bool:
+        """Whether cells may be missing: to be scored always, to be fitted where the method can."""
+        return not fitting or resolve.resolve_method(self.method).fits_gaps
 
     def _grouped(self, X: Any, nodes: Any) -> NodeData:
         """Rows to be scored, by node."""

@@ -83,6 +83,8 @@ class Method(eqx.Module):
     """Who talks to whom: nodes with their neighbours, all with a hub, at most once, or by turns."""
     has_likelihood: ClassVar[bool] = True
     """Whether the mixtures are densities to be scored; false for hard clustering."""
+    fits_gaps: ClassVar[bool] = False
+    """Whether rows may have missing cells (NaN)."""
     moves_rows: ClassVar[bool] = False
     """Whether rows leave their nodes."""
     needs_start: ClassVar[bool] = True

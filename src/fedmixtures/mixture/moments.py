@@ -11,10 +11,10 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
-from fedmixtures.mixture.density import log_joint
+from fedmixtures.mixture.density import log_joint, observed_terms
 from fedmixtures.mixture.linear import cholesky, inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
@@ -46,6 +46,35 @@ def plain_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Sta
         share.sum(-1),
         jnp.einsum("nkm,nkmi->nki", share, delta),
         jnp.einsum("nkmi,nkmj->nkij", share[..., None] * delta, delta),
+    )
+
+
+def observed_statistics(
+    theta: Mixture, rows: Rows, observed: Bool[Array, "nodes m d"], row_weights: RowWeights
+) -> Statistics:
+    r"""The E-step where cells are missing at random: expectations given what was observed.
+
+    A missing part has, in each component, the conditional mean $\mu_M + \Sigma_{MO}
+    \Sigma_{OO}^{-1} \delta_O$ and covariance $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
+    \Sigma_{OM}$; sums over rows are of these expectations.
+    """
+    joint, solved, inverse = observed_terms(theta, rows, observed)
+    log_density = jax.nn.logsumexp(joint, axis=-1)
+    share = jnp.exp(joint - log_density[..., None]) * row_weights[..., None]
+    seen = observed[:, :, None, :].astype(rows.dtype)
+    delta = jnp.where(observed[:, :, None], rows[:, :, None] - theta.means[:, None], 0.0)
+    filled = delta + (1 - seen) * jnp.einsum("nkij,nmkj->nmki", theta.covariances, solved)
+    # W = L^-1 Sigma_O. gives the part of Sigma that the observed cells explain.
+    explained = jnp.einsum("nmkij,nmkjl->nmkil", inverse * seen[..., None, :],
+                           jnp.broadcast_to(theta.covariances[:, None], inverse.shape))  # fmt: skip
+    left = theta.covariances[:, None] - jnp.einsum("nmkij,nmkil->nmkjl", explained, explained)
+    left = left * (1 - seen)[..., :, None] * (1 - seen)[..., None, :]
+    second = jnp.einsum("nmki,nmkj->nkij", share[..., None] * filled, filled)
+    return Statistics(
+        (row_weights * log_density).sum(-1),
+        share.sum(1),
+        jnp.einsum("nmk,nmki->nki", share, filled),
+        second + jnp.einsum("nmk,nmkij->nkij", share, left),
     )
 
 

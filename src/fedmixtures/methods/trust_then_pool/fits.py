@@ -20,11 +20,11 @@ from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import tile_statistics
 from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
-from fedmixtures.mixture.density import log_joint
+from fedmixtures.mixture.density import log_joint, log_joint_observed
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import Statistics, observed_statistics
 
 HARD = 1e-4
 """Variance (in common units) of the narrow components whose E-step is Lloyd's assignment."""
@@ -191,7 +191,9 @@ def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolera
 
     def e_step(theta):
         at = jax.tree.map(lambda part: part[work.owner], theta)
-        return jax.tree.map(add, tile_statistics(at, x, count))
+        if tiles.observed is None:
+            return jax.tree.map(add, tile_statistics(at, x, count))
+        return jax.tree.map(add, observed_statistics(at, x, tiles.observed[work.tile], count))
 
     def narrow(theta):
         there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
@@ -225,6 +227,9 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
     """
     x, count, b = tiles.x[work.tile], _counts(tiles, work), len(keys)
     add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
+    if tiles.observed is not None:  # a centre is a whole row, where there is one
+        whole = jnp.where(tiles.observed[work.tile].all(-1), count, 0.0)
+        count = jnp.where((add(whole.sum(-1)) > 0)[work.owner][:, None], whole, count)
     size = x.shape[1]
     row = work.number[:, None] * size + jnp.arange(size, dtype=jnp.uint32)[None]
     of_row = keys[work.owner][:, None] ^ _mixed(row)
@@ -251,7 +256,10 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
 @quick
 def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
     at = jax.tree.map(lambda part: part[work.owner], theta)
-    return jax.nn.logsumexp(log_joint(at, tiles.x[work.tile]), axis=-1)
+    x, observed = tiles.x[work.tile], tiles.observed
+    if observed is None:
+        return jax.nn.logsumexp(log_joint(at, x), axis=-1)
+    return jax.nn.logsumexp(log_joint_observed(at, x, observed[work.tile]), axis=-1)
 
 
 @quick

@@ -41,15 +41,19 @@ class Units:
 
 
 def common_units(block: Block) -> Generator[Request, Any, Units]:
-    """Step 0: centre and standard deviation of every feature, by two sums over everybody."""
+    """Step 0: centre and standard deviation of every feature, by two sums over everybody.
+
+    Of the cells that are there; a feature that nobody has seen keeps its unit.
+    """
     data = block.data
-    weight = data.row_weights[:, None]
+    weight = np.where(np.isnan(data.rows), 0.0, data.row_weights[:, None])
     per_node = lambda values: np.add.reduceat(values, data.offsets[:-1])
-    total = yield Sum({"rows": data.total_weights(), "first": per_node(weight * data.rows)})
-    centre = total["first"][0] / total["rows"][0]
-    off = data.rows - centre
-    squares = yield Sum(per_node(weight * off**2))
-    scale = np.sqrt(squares[0] / total["rows"][0])
+    rows = np.nan_to_num(data.rows)
+    total = yield Sum({"cells": per_node(weight), "first": per_node(weight * rows)})
+    cells = np.maximum(total["cells"][0], np.finfo(np.float64).tiny)
+    centre = total["first"][0] / cells
+    squares = yield Sum(per_node(weight * (rows - centre) ** 2))
+    scale = np.sqrt(squares[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
     return Units(centre, np.where(constant, 1.0, scale))
 
@@ -72,6 +76,9 @@ class Nodes:
         fold, self.n_folds = self._folds(data, n_folds)
         n_points = self.present.shape[1] * (2 * data.n_features + 1)
         n_lines = 1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1)))
+        seen = np.add.reduceat(~np.isnan(data.rows), data.offsets[:-1], dtype=np.int64)
+        self.blind = (seen == 0).any(1)
+        """(nodes,) which have never seen one of the features: their own fits say nothing of it."""
         self.table = Table(data, fold, n_points, n_lines, block.dtype)
         tiles = self.table.tiles
         here = slice(0, self.table.row_tiles)
@@ -107,6 +114,15 @@ class Nodes:
     def keys(self, node: np.ndarray, *salt: Any) -> np.ndarray:
         """A 32-bit key per fit, from seed, label and what the fit is for."""
         return (self._draw(node, *salt) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+    def log_units(self, units: Units) -> np.ndarray:
+        """(nodes, 1) what a row's log-density loses on average in the user's units."""
+        observed = self.table.tiles.observed
+        whole = np.log(units.scale).sum()
+        if observed is None:
+            return np.full((self.n, 1), whole)
+        by_row = np.asarray(observed)[: self.table.row_tiles] @ np.log(units.scale)
+        return (self.per_node(by_row * self.count) / self.rows_of)[:, None]
 
     def all_and_folds(self) -> Entries:
         """Fits of all rows of every node, then without each fold."""

@@ -49,8 +49,9 @@ def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
 
 
 def released(nodes: Nodes, own: Level) -> Release:
-    """Step 2."""
-    return Release(own.theta, nodes.rows_of.astype(own.theta.means.dtype))
+    """Step 2; the release of a node that lacks a feature counts for nothing."""
+    rows = np.where(nodes.blind, 0.0, nodes.rows_of)
+    return Release(own.theta, rows.astype(own.theta.means.dtype))
 
 
 _points = quick(sigma_points)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
 from fedmixtures.methods.trust_then_pool.pool import pooled_level
-from fedmixtures.methods.trust_then_pool.weigh import evidence, prequential, weights
+from fedmixtures.methods.trust_then_pool.weigh import LOWEST, evidence, prequential, weights
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 
@@ -53,7 +53,8 @@ class TrustThenPool(Conversation):
 
     Its own; that of its own rows with what trusted neighbours released (*near*); everyone's moved
     to its own rows (*personal*); its group's; everyone's. Pooling is exact EM by sums. No number of
-    groups, no labels; rows stay where they are.
+    groups, no labels; rows stay where they are. Cells may be missing (at random): EM is exact then,
+    with conditional expectations of what is not there.
 
     Parameters
     ----------
@@ -76,6 +77,8 @@ class TrustThenPool(Conversation):
     caution, level, prior_odds, agree_rounds
         Of an earlier form; without effect.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     prior: ShapePrior = ShapePrior()
     ridge: float = 1e-3
@@ -143,6 +146,11 @@ class TrustThenPool(Conversation):
         found = own, near, personal.level, group.level, everyone.level
         levels = [found[LEVELS.index(name)] for name in self.levels]
         density = np.stack([one.density for one in levels])
+        # Who lacks a feature must borrow it: levels made at home cannot be judged on it.
+        home = np.isin(self.levels, ("own", "near"))[:, None]
+        home = home | ((np.array(self.levels) == "group")[:, None] & (groups.size == 1))
+        borrows = nodes.blind & (network.size > 1)
+        density = np.where((home & borrows)[:, nodes.node_of, None], LOWEST, density)
         weight = yield from weights(nodes, density, network.label)
         clusters = first_greatest(weight)
         stack = lambda parts: Mixture(*map(np.stack, zip(*(p.parts for p in parts), strict=True)))
@@ -152,7 +160,7 @@ class TrustThenPool(Conversation):
             self.levels,
             units.users(stack([one.theta for one in levels])),
             weight,
-            evidence(nodes, density) - np.log(units.scale).sum(),
+            evidence(nodes, density) - nodes.log_units(units),
             clusters,
             prequential(nodes, density),
         )

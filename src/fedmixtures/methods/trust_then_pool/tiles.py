@@ -35,6 +35,8 @@ class Tiles(eqx.Module):
     """(tiles, rows), zero for padding."""
     fold: Array
     """(tiles, rows)."""
+    observed: Array | None = None
+    """(tiles, rows, features) which cells are there; None where all are."""
 
     @property
     def at_once(self) -> int:
@@ -122,11 +124,15 @@ class Table:
         fold = np.full((lines, size), NO_FOLD, np.int8)
         within = np.arange(len(data.rows)) - data.offsets[data.node_index]
         place = self.first[data.node_index] * size + within
-        x.reshape(-1, data.n_features)[place] = data.rows
+        x.reshape(-1, data.n_features)[place] = np.nan_to_num(data.rows)
         count.reshape(-1)[place] = data.row_weights
         fold.reshape(-1)[place] = folds
-        self._host = x, count, fold
-        self.tiles = Tiles(*map(jnp.asarray, self._host))
+        self._host, observed = (x, count, fold), None
+        if np.isnan(data.rows).any():
+            observed = np.ones(x.shape, dtype=bool)
+            observed.reshape(-1, data.n_features)[place] = ~np.isnan(data.rows)
+            observed = jnp.asarray(observed)
+        self.tiles = Tiles(*map(jnp.asarray, self._host), observed)
 
     def put_points(self, points: np.ndarray, weights: np.ndarray) -> None:
         """Points (mixtures, points, d) with weights, behind the rows."""
@@ -135,7 +141,7 @@ class Table:
         x, count, fold = self._host
         x[here].reshape(n, -1, d)[:, : self.n_points] = points
         count[here].reshape(n, -1)[:, : self.n_points] = weights
-        self.tiles = Tiles(jnp.array(x), jnp.array(count), self.tiles.fold)
+        self.tiles = Tiles(jnp.array(x), jnp.array(count), self.tiles.fold, self.tiles.observed)
 
     def of_rows(self, node: np.ndarray, leave: np.ndarray) -> Entries:
         """A fit for each of `node`, to its rows without the fold `leave`."""
