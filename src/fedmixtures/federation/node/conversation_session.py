@@ -17,7 +17,7 @@ sent.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class SumShare:
 class Exchange:
     """What the node says next, whom it waits for, and how their messages are read."""
 
-    messages: dict[str, object]
+    messages: Mapping[str, object]
     decode: Callable[[bytes], Any]
     released: dict[str, Message] = field(default_factory=dict)
     """The messages as they left, once they have passed the gate."""
@@ -214,7 +214,7 @@ class ConversationSession:
     def warm_up(self) -> None:
         """Nothing to compile before it is known what is asked for."""
 
-    def outgoing(self) -> dict[str, object]:
+    def outgoing(self) -> Mapping[str, object]:
         """Messages of the present exchange, by destination."""
         return self.exchange.messages if self.exchange else {}
 

@@ -90,7 +90,8 @@ class Gate:
 
     def too_small(self, counts: np.ndarray, n_features: int) -> np.ndarray:
         """Which components may not leave."""
-        return ~clearly_less(counts, NO_ROW) & clearly_less(counts, self.threshold(n_features))
+        few = clearly_less(counts, self.threshold(n_features))
+        return np.asarray(~clearly_less(counts, NO_ROW) & few)
 
     def merged(
         self, mixture: Mixture, support: Support, feasible: FeasibleSet, *, may_merge: bool

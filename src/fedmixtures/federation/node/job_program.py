@@ -96,7 +96,7 @@ def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool:
     return method
 
 
-def models_of(program: GTVMin | TrustThenPool, job: Job) -> int:
+def models_of(program: Method, job: Job) -> int:
     """Models that a job would take of a site's budget."""
     return job.releases if isinstance(program, GTVMin) else 2
 

@@ -64,7 +64,10 @@ class Session:
 
     def __init__(self, job: Job, site: str, support: Support, folder: Path, ledger: Ledger | None):
         self.job, self.site, self.ledger = job, site, ledger
-        self.given: GTVMin = program_of(job)
+        given = program_of(job)
+        if not isinstance(given, GTVMin):
+            raise Refused("this is no job of rounds between neighbours")
+        self.given = given
         self.feasible = feasible_of(self.given)
         self.program = runner.dynamic(self.given, "float64")
         self.neighbours = job.neighbours(site)

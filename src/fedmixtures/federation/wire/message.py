@@ -80,7 +80,7 @@ def encode_message(message: Message) -> bytes:
         k, d = message.n_components, message.n_features
         parts = (np.zeros(k), np.zeros((k, d)), np.zeros((k, d, d)))
     else:
-        parts = message.mixture.to_numpy().parts
+        parts = tuple(np.asarray(part) for part in message.mixture.to_numpy().parts)
         rows = getattr(message, "rows", 0.0)
     arrays = dict(zip(("weights", "means", "covariances"), parts, strict=True))
     head = {"schema": SCHEMA, "silent": int(isinstance(message, Silence))}
