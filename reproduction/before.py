@@ -18,7 +18,7 @@ import numpy as np
 
 from fedmixtures.metrics.summary import median_interval
 from reproduction.config import load
-from reproduction.page import made
+from reproduction.page import made, made_in_words
 from reproduction.run import run_experiments
 
 KEPT = Path(__file__).with_name("before.json")
@@ -47,7 +47,8 @@ def main() -> int:
     for name in names:
         result = json.loads((folder / name / "result.json").read_text())
         lines += [f"### {name}", "", *table(result, stored["values"][name]), ""]
-    lines.append(made(f"python -m reproduction.before {' '.join(names)}"))
+    command = " ".join(["python -m reproduction.before", *names])
+    lines.append(made_in_words(made(command), range(20)))
     (folder / "table.md").write_text("\n".join([*lines, ""]))
     return 0
 

@@ -15,6 +15,8 @@ from fedmixtures.kernels.gpu.matching import matched_mean_gpu
 from fedmixtures.kernels.gpu.pair_sums import GpuAtoms, atom_sums_gpu
 from fedmixtures.mixture.precision import double
 
+pytestmark = pytest.mark.slow  # interpreted, these take minutes
+
 NODES = 70  # more than a tile, and no multiple of it
 
 

@@ -12,6 +12,8 @@ from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.gpu import clustering
 from fedmixtures.mixture.precision import double, precision
 
+pytestmark = pytest.mark.slow  # interpreted, these take minutes
+
 
 def data_of(counts, seed=0, digits=None):
     rng = np.random.default_rng(seed)
