@@ -45,6 +45,7 @@ slow: .venv/.ready-test  ## The long tests that `make test` leaves out
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow and not silos"
 
 # Both at once, on one thread each.
+# as_processor.sh holds XLA (--xla_cpu_max_isa), NumPy and OpenBLAS back to an instruction set.
 rounding: .venv/.ready-test  ## Choices between equals, as on older processors
 	@grep -q -m1 sse4_2 /proc/cpuinfo || { echo "note: not an x86 processor, nothing to hold back"; exit 0; }; \
 	tests/as_processor.sh SSE4_2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & first=$$!; \

@@ -13,7 +13,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.many_nodes import distinct_rows_of_all
 from fedmixtures.methods.base import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import Base, Fit, densities, fitted, seeded
-from fedmixtures.methods.trust_then_pool.tiles import ALL, Entries, Table
+from fedmixtures.methods.trust_then_pool.tiles import ALL, Entries, TileTable
 from fedmixtures.mixture.mixture import Mixture
 
 FEW_ROWS = 30
@@ -79,7 +79,7 @@ class Nodes:
         seen = np.add.reduceat(~np.isnan(data.rows), data.offsets[:-1], dtype=np.int64)
         self.blind = (seen == 0).any(1)
         """(nodes,) which have never seen one of the features: their own fits say nothing of it."""
-        self.table = Table(data, fold, n_points, n_lines, block.dtype)
+        self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
         tiles = self.table.tiles
         here = slice(0, self.table.row_tiles)
         self.fold, self.count = np.asarray(tiles.fold)[here], np.asarray(tiles.count)[here]

@@ -105,7 +105,7 @@ def tile_size(counts: np.ndarray, n_points: int, n_features: int) -> int:
     return TILE_SIZES[int(np.argmin(cost))]
 
 
-class Table:
+class TileTable:
     """The tiles of a block of nodes, with room for points; counts and folds by node."""
 
     def __init__(
