@@ -139,7 +139,7 @@ def fitted(
     real = np.asarray(ridge, dtype), np.asarray(tolerance, dtype)
     found = []
     for here, work in entries.chunks(tiles.at_once):
-        given = _lines((theta, base, pseudo, nu), here, len(work.tile))
+        given = _lines((theta, base, pseudo, nu), here, tiles.at_once[1])
         out = _fitted(tiles, work, *given, *whole, *real)
         found.append(_first(out, here.stop - here.start))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
@@ -149,7 +149,7 @@ def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray
     """Centres by k-means++, as equal components where `present` (fits, k)."""
     found = []
     for here, work in entries.chunks(tiles.at_once):
-        out = _centres(tiles, work, _lines(keys, here, len(work.tile)), present.shape[1])
+        out = _centres(tiles, work, _lines(keys, here, tiles.at_once[1]), present.shape[1])
         found.append(_first(out, here.stop - here.start))
     means = np.concatenate(found)
     weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
@@ -161,7 +161,7 @@ def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> np.ndarray:
     """Log-density of the rows of every entry under its fit's mixture, (entries, rows)."""
     found = []
     for here, work in entries.chunks(tiles.at_once):
-        out = _densities(tiles, work, _lines(theta, here, len(work.tile)))
+        out = _densities(tiles, work, _lines(theta, here, tiles.at_once[1]))
         found.append(np.asarray(out)[: int((work.scale > 0).sum())])
     return np.concatenate(found)
 
@@ -192,7 +192,7 @@ def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolera
     def e_step(theta):
         at = jax.tree.map(lambda part: part[work.owner], theta)
         if tiles.observed is None:
-            return jax.tree.map(add, tile_statistics(at, x, count))
+            return jax.tree.map(add, tile_statistics(at, x, count, tiles.long))
         return jax.tree.map(add, observed_statistics(at, x, tiles.observed[work.tile], count))
 
     def narrow(theta):

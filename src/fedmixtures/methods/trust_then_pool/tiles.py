@@ -22,6 +22,8 @@ TILE_SIZES = (32, 64, 128, 256)
 """Rows in a tile: which of them depends on how many rows nodes have."""
 ALL = -1
 """`leave` of a fit that leaves out no fold."""
+MANY_ROWS = 100_000
+"""From so many rows on compiling a faster program pays."""
 NO_FOLD = -2
 """Fold of padding and of points that are no rows."""
 
@@ -37,11 +39,16 @@ class Tiles(eqx.Module):
     """(tiles, rows)."""
     observed: Array | None = None
     """(tiles, rows, features) which cells are there; None where all are."""
+    long: bool = eqx.field(static=True, default=False)
+    """Whether there are so many rows that programs may take longer to compile."""
+    per_fit: int = eqx.field(static=True, default=1)
+    """Tiles of an ordinary fit, as a power of two."""
 
     @property
-    def at_once(self) -> int:
-        """Tiles in one call, at most: no more than a few times all there are."""
-        return min(max(16, rows_at_once() // self.count.shape[1]), 8 * len(self.count))
+    def at_once(self) -> tuple[int, int]:
+        """Tiles and fits in one call, at most: no more than a few times all there are."""
+        tiles = min(max(16, rows_at_once() // self.count.shape[1]), 8 * len(self.count))
+        return tiles, max(1, tiles // self.per_fit)
 
 
 class Work(eqx.Module):
@@ -69,24 +76,25 @@ class Entries:
     scale: np.ndarray
     n_fits: int
 
-    def chunks(self, most: int) -> Iterator[tuple[slice, Work]]:
-        """Batches of whole fits in at most `most` tiles (more only for a single larger fit)."""
+    def chunks(self, at_once: tuple[int, int]) -> Iterator[tuple[slice, Work]]:
+        """Batches of whole fits within these tiles and fits (more tiles only for a larger fit)."""
+        most, fits = at_once
         size = np.bincount(self.owner, minlength=self.n_fits)
         ends = np.cumsum(size)
         first = 0
         while first < self.n_fits:
             begin = ends[first] - size[first]
             last = int(np.searchsorted(ends, begin + most, side="right"))
-            last = min(max(last, first + 1), first + most, self.n_fits)
+            last = min(max(last, first + 1), first + fits, self.n_fits)
             here = slice(int(begin), int(ends[last - 1]))
             room = max(most, 1 << (here.stop - here.start - 1).bit_length())
-            yield slice(first, last), self._padded(here, first, room)
+            yield slice(first, last), self._padded(here, first, room, fits)
             first = last
 
-    def _padded(self, here: slice, first: int, room: int) -> Work:
+    def _padded(self, here: slice, first: int, room: int, fits: int) -> Work:
         fill = room - (here.stop - here.start)
         pad = lambda part, value: np.concatenate([part[here], np.full(fill, value, part.dtype)])
-        owner = pad(self.owner - first, room - 1)
+        owner = pad(self.owner - first, fits - 1)
         begin = np.concatenate([[0], np.flatnonzero(np.diff(owner)) + 1])
         number = np.arange(room) - np.repeat(begin, np.diff([*begin, room]))
         entry = pad(self.tile, 0), owner, pad(self.leave, ALL), pad(self.scale, 0.0)
@@ -132,7 +140,9 @@ class TileTable:
             observed = np.ones(x.shape, dtype=bool)
             observed.reshape(-1, data.n_features)[place] = ~np.isnan(data.rows)
             observed = jnp.asarray(observed)
-        self.tiles = Tiles(*map(jnp.asarray, self._host), observed)
+        per_fit = 1 << (int(np.median(self.n_tiles)).bit_length() - 1)
+        long = len(data.rows) >= MANY_ROWS
+        self.tiles = Tiles(*map(jnp.asarray, self._host), observed, long, per_fit)
 
     def put_points(self, points: np.ndarray, weights: np.ndarray) -> None:
         """Points (mixtures, points, d) with weights, behind the rows."""
@@ -141,7 +151,8 @@ class TileTable:
         x, count, fold = self._host
         x[here].reshape(n, -1, d)[:, : self.n_points] = points
         count[here].reshape(n, -1)[:, : self.n_points] = weights
-        self.tiles = Tiles(jnp.array(x), jnp.array(count), self.tiles.fold, self.tiles.observed)
+        new = jnp.array(x), jnp.array(count)
+        self.tiles = eqx.tree_at(lambda tiles: (tiles.x, tiles.count), self.tiles, new)
 
     def of_rows(self, node: np.ndarray, leave: np.ndarray) -> Entries:
         """A fit for each of `node`, to its rows without the fold `leave`."""
