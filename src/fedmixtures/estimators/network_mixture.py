@@ -150,7 +150,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = resolve.resolve_method(self.method).fits_gaps
+        tags.input_tags.allow_nan = self._takes_gaps()
         return tags
 
     def fit(
@@ -167,7 +167,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         ----------
         X : array or table (rows, features)
             All rows of all nodes. NaN is a missing cell, for methods that fit rows with gaps (the
-            default does); all methods score and assign such rows by what is there.
+            default does); such rows are scored and assigned by what is there.
         y
             Ignored, for scikit-learn.
         nodes : array of labels, column name or None

@@ -106,12 +106,12 @@ class NodeScores:
             if not named:
                 raise
             raise ValueError(named) from error
-        check_finite(X, labels, getattr(self, "feature_names_in_", None), self._takes_gaps(reset))
+        check_finite(X, labels, getattr(self, "feature_names_in_", None), self._takes_gaps())
         return X, labels
 
-    def _takes_gaps(self, fitting: bool) -> bool:
-        """Whether cells may be missing: to be scored always, to be fitted where the method can."""
-        return not fitting or resolve.resolve_method(self.method).fits_gaps
+    def _takes_gaps(self) -> bool:
+        """Whether cells may be missing."""
+        return resolve.resolve_method(self.method).fits_gaps
 
     def _grouped(self, X: Any, nodes: Any) -> NodeData:
         """Rows to be scored, by node."""
