@@ -33,7 +33,9 @@ def main() -> int:
     folder = Path("results") / "trust-before"
     names = sys.argv[1:] or list(stored["values"])
     experiments = [
-        replace(e, rows=[row for row in e.rows if row.name in ROWS], options={}, references=[])
+        replace(
+            e, rows=[row for row in e.rows if row.name in ROWS], options={}, references=["trust"]
+        )
         for e in map(load, names)
     ]
     cores = os.cpu_count() or 1
