@@ -104,8 +104,8 @@ class Entries:
 def tile_size(counts: np.ndarray, n_points: int, n_features: int) -> int:
     """The size of tiles that costs least for nodes of so many rows.
 
-    A tile costs its rows, padding included, and a factorisation per component that is worth about
-    4 + 0.4 d^2 rows (measured: 5 at two features, 30 to 50 at eight).
+    A tile costs its rows, padding included, and a factorisation per component, taken as worth
+    4 + 0.4 d^2 rows: an estimate, which no benchmark has checked.
     """
     price = 4 + 0.4 * n_features**2
     some = np.concatenate([counts, np.full(len(counts), n_points)])
