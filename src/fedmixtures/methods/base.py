@@ -20,6 +20,7 @@ from jaxtyping import Float
 from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -153,7 +154,7 @@ class Method(eqx.Module):
 class NodeRows(eqx.Module):
     """What the nodes of a block hold and never send; an engine stacks blocks in front."""
 
-    rows: Float[Array, "*blocks nodes m d"]
+    rows: Float[Array, "*blocks nodes m d"] | GappyRows
     """Padded to a common length; padding has weight zero."""
     row_weights: Float[Array, "*blocks nodes m"]
     """Share of each row in its node: sums to one, or to zero where a block has no node."""

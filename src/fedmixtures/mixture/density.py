@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
@@ -23,34 +26,61 @@ def log_joint(mixture: Mixture, x: Float[Array, "*nodes m d"]) -> Float[Array, "
     return jnp.swapaxes(constant[..., None] - 0.5 * jnp.square(white).sum(-1), -1, -2)
 
 
-def log_joint_observed(
-    mixture: Mixture, x: Float[Array, "*nodes m d"], observed: Bool[Array, "*nodes m d"]
-) -> Float[Array, "*nodes m k"]:
+class GappyRows(eqx.Module):
+    """Rows with missing cells, in stretches of one length whose rows lack the same cells."""
+
+    x: Float[Array, "*nodes m d"]
+    """Any number where a cell is missing."""
+    observed: Bool[Array, "*nodes stretches d"]
+    """Which cells the rows of every stretch have."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the rows."""
+        return self.x.shape
+
+    @property
+    def by_stretch(self) -> Float[Array, "*nodes stretches length d"]:
+        """The rows of every stretch."""
+        *nodes, stretches, d = self.observed.shape
+        return self.x.reshape(*nodes, stretches, -1, d)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, nodes: Any) -> GappyRows:
+        """Those of some nodes."""
+        return GappyRows(self.x[nodes], self.observed[nodes])
+
+
+def log_joint_observed(mixture: Mixture, rows: GappyRows) -> Float[Array, "*nodes m k"]:
     r"""`log_joint` of the cells that were observed: the marginal of every row's own features."""
-    return observed_terms(mixture, x, observed)[0]
+    joint = jnp.swapaxes(observed_terms(mixture, rows)[0], -1, -2)
+    return joint.reshape(*rows.shape[:-1], joint.shape[-1])
 
 
-def observed_terms(
-    mixture: Mixture, x: Float[Array, "*nodes m d"], observed: Bool[Array, "*nodes m d"]
-) -> tuple[Array, Array, Array]:
-    r"""The log joint of observed cells, $S^{-1}\delta$ and $L^{-1}$ with $LL^\top = S$, by row.
+def observed_terms(mixture: Mixture, rows: GappyRows) -> tuple[Array, Array, Array, Array]:
+    r"""By stretch: the log joint of observed cells, $\delta$, $L^{-1}\delta$ and $L^{-1}$.
 
-    For a row with observed features O, $S = \Sigma_{OO}$ in the rows and columns of O and the
+    For a row with observed features O, $LL^\top = \Sigma_{OO}$ in the rows and columns of O and the
     identity elsewhere, $\delta = x - \mu$ in O and zero elsewhere: determinant, quadratic form and
     inverse are those of $\Sigma_{OO}$, and all rows have one shape whatever their gaps.
     """
-    seen = observed[..., None, :].astype(x.dtype)  # (..., m, 1, d)
+    x, observed = rows.by_stretch, rows.observed
+    seen = observed[..., None, :].astype(x.dtype)  # (..., stretches, 1, d)
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     outer = seen[..., :, None] * seen[..., None, :]
     blank = eye.reshape(*(1,) * (seen.ndim - 1), *eye.shape) * (1 - seen)[..., None]
-    masked = mixture.covariances[..., None, :, :, :] * outer + blank  # (..., m, k, d, d)
+    masked = mixture.covariances[..., None, :, :, :] * outer + blank  # (..., stretches, k, d, d)
     inverse, log_determinant = inverse_cholesky(masked)
-    delta = jnp.where(observed[..., None, :], x[..., None, :] - mixture.means[..., None, :, :], 0.0)
-    white = jnp.einsum("...ij,...j->...i", inverse, delta)
-    solved = jnp.einsum("...ij,...i->...j", inverse, white)
+    delta = x[..., None, :, :] - mixture.means[..., None, :, None, :]
+    delta = jnp.where(observed[..., None, None, :], delta, 0.0)  # (..., stretches, k, length, d)
+    white = jnp.einsum("...ij,...mj->...mi", inverse, delta)
     cells = observed.sum(-1)[..., None].astype(x.dtype)
-    half = 0.5 * (jnp.square(white).sum(-1) + log_determinant + cells * jnp.log(2 * jnp.pi))
-    return _log_weights(mixture)[..., None, :] - half, solved, inverse
+    constant = _log_weights(mixture)[..., None, :] - 0.5 * (
+        log_determinant + cells * jnp.log(2 * jnp.pi)
+    )
+    return constant[..., None] - 0.5 * jnp.square(white).sum(-1), delta, white, inverse
 
 
 def _log_weights(mixture: Mixture) -> Float[Array, "*nodes k"]:
