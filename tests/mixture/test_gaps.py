@@ -59,7 +59,7 @@ def test_density_and_sums_are_those_of_a_direct_calculation(problem, monkeypatch
         + np.einsum("nmk,nmkij->nkij", share, left),
     ]
     for at_once in (7, 3):  # a few stretches at a time come to the same
-        monkeypatch.setattr(dispatch, "CPU_FACTORS", at_once * N * K * rows.shape[2] ** 2)
+        monkeypatch.setattr(dispatch, "CPU_ENTRIES", at_once * N * K * rows.shape[2] ** 2)
         assert dispatch.stretches_at_once(theta) == at_once
         with double():
             found = eqx.filter_jit(dispatch.log_joints)(theta, gappy)

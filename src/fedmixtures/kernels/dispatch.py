@@ -28,8 +28,8 @@ from fedmixtures.mixture.moments import (
 
 ROW_CHUNK = 8192
 """Rows of a node beyond this many are visited in chunks, so that memory stays bounded."""
-CPU_FACTORS, GPU_FACTORS = 1 << 21, 1 << 27
-"""Entries of the matrices that are factorised for rows with gaps in one go, at most."""
+CPU_ENTRIES, GPU_ENTRIES = 1 << 17, 1 << 27
+"""Entries of the matrices that rows with gaps need in one go, at most."""
 LAYOUT_NODES = 100_000
 """From so many nodes on a GPU does the layout itself, once it has compiled how."""
 BLOCK_NODES, BLOCK_ROWS = 128, 65536
@@ -112,7 +112,7 @@ def statistics(theta: Mixture, rows: Rows | GappyRows, row_weights: RowWeights) 
 
 
 def _observed_statistics(theta: Mixture, rows: GappyRows, row_weights: RowWeights) -> Statistics:
-    """In chunks of stretches, so that one factor per stretch and component stays affordable."""
+    """In chunks of stretches, for each of which and each component there is a matrix."""
     x, observed = rows.by_stretch, rows.observed
 
     def one_pass(x, observed, weights):
@@ -124,9 +124,9 @@ def _observed_statistics(theta: Mixture, rows: GappyRows, row_weights: RowWeight
 
 
 def stretches_at_once(theta: Mixture) -> int:
-    """Stretches of every node whose factors are held together."""
+    """Stretches of every node whose matrices are held together."""
     nodes, k, d = theta.means.shape
-    return max(1, (GPU_FACTORS if on_gpu() else CPU_FACTORS) // (nodes * k * d * d))
+    return max(1, (GPU_ENTRIES if on_gpu() else CPU_ENTRIES) // (nodes * k * d * d))
 
 
 def log_joints(theta: Mixture, rows: Rows | GappyRows) -> Float[Array, "nodes m k"]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from fedmixtures._types import Array, Scalar
-from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.linear import inverse_cholesky, swept
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -59,28 +59,29 @@ def log_joint_observed(mixture: Mixture, rows: GappyRows) -> Float[Array, "*node
     return joint.reshape(*rows.shape[:-1], joint.shape[-1])
 
 
-def observed_terms(mixture: Mixture, rows: GappyRows) -> tuple[Array, Array, Array, Array]:
-    r"""By stretch: the log joint of observed cells, $\delta$, $L^{-1}\delta$ and $L^{-1}$.
+def observed_terms(mixture: Mixture, rows: GappyRows) -> tuple[Array, Array, Array]:
+    r"""By stretch and component: the log joint of observed cells, $E[x - \mu]$, and $Cov[x]$.
 
-    For a row with observed features O, $LL^\top = \Sigma_{OO}$ in the rows and columns of O and the
-    identity elsewhere, $\delta = x - \mu$ in O and zero elsewhere: determinant, quadratic form and
-    inverse are those of $\Sigma_{OO}$, and all rows have one shape whatever their gaps.
+    Expectations given the observed cells O of a row: $\delta_O$ and $\Sigma_{MO} \Sigma_{OO}^{-1}
+    \delta_O$ for what is missing, whose covariance is $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
+    \Sigma_{OM}$. All rows have one shape, whatever their gaps.
     """
-    x, observed = rows.by_stretch, rows.observed
-    seen = observed[..., None, :].astype(x.dtype)  # (..., stretches, 1, d)
-    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
-    outer = seen[..., :, None] * seen[..., None, :]
-    blank = eye.reshape(*(1,) * (seen.ndim - 1), *eye.shape) * (1 - seen)[..., None]
-    masked = mixture.covariances[..., None, :, :, :] * outer + blank  # (..., stretches, k, d, d)
-    inverse, log_determinant = inverse_cholesky(masked)
-    delta = x[..., None, :, :] - mixture.means[..., None, :, None, :]
-    delta = jnp.where(observed[..., None, None, :], delta, 0.0)  # (..., stretches, k, length, d)
-    white = jnp.einsum("...ij,...mj->...mi", inverse, delta)
-    cells = observed.sum(-1)[..., None].astype(x.dtype)
-    constant = _log_weights(mixture)[..., None, :] - 0.5 * (
-        log_determinant + cells * jnp.log(2 * jnp.pi)
+    x, observed = rows.by_stretch, rows.observed[..., None, :]  # (..., stretches, 1, d)
+    means = mixture.means[..., None, :, :]
+    shape = *jnp.broadcast_shapes(observed.shape, means.shape), x.shape[-1]
+    covariances = jnp.broadcast_to(mixture.covariances[..., None, :, :, :], shape)
+    conditional, log_determinant = swept(covariances, jnp.broadcast_to(observed, shape[:-1]))
+    delta = x[..., None, :, :] - means[..., None, :]  # (..., stretches, k, length, d)
+    delta = jnp.where(observed[..., None, :], delta, 0.0)
+    solved = jnp.einsum("...ij,...mj->...mi", conditional, delta)
+    cells = observed.sum(-1).astype(x.dtype)
+    constant = log_determinant + cells * jnp.log(2 * jnp.pi)
+    joint = _log_weights(mixture)[..., None, :, None] - 0.5 * (
+        constant[..., None] - (delta * solved).sum(-1)
     )
-    return constant[..., None] - 0.5 * jnp.square(white).sum(-1), delta, white, inverse
+    gone = (~observed).astype(x.dtype)
+    left = conditional * gone[..., :, None] * gone[..., None, :]
+    return joint, jnp.where(observed[..., None, :], delta, solved), left
 
 
 def _log_weights(mixture: Mixture) -> Float[Array, "*nodes k"]:

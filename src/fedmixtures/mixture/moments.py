@@ -53,28 +53,17 @@ def plain_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Sta
 def observed_statistics(theta: Mixture, rows: GappyRows, row_weights: RowWeights) -> Statistics:
     r"""The E-step where cells are missing at random: expectations given what was observed.
 
-    A missing part has, in each component, the conditional mean $\mu_M + \Sigma_{MO}
-    \Sigma_{OO}^{-1} \delta_O$ and covariance $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
-    \Sigma_{OM}$; sums over rows are of these expectations. `plain_gradient` of them is the gradient
-    of the likelihood of what was observed.
+    `plain_gradient` of these sums is the gradient of the likelihood of what was observed.
     """
-    joint, delta, white, inverse = observed_terms(theta, rows)  # by stretch, then component
+    joint, expected, left = observed_terms(theta, rows)  # by stretch, then component
     log_density = jax.nn.logsumexp(joint, axis=2)
     weights = row_weights.reshape(log_density.shape)
     share = jnp.exp(joint - log_density[:, :, None]) * weights[:, :, None]
-    seen = rows.observed[:, :, None, :].astype(delta.dtype)
-    gone = 1 - seen
-    # W = L^-1 Sigma_O. gives conditional means, and the part of Sigma that observed cells explain.
-    covariances = jnp.broadcast_to(theta.covariances[:, None], inverse.shape)
-    explained = jnp.einsum("ntkij,ntkjl->ntkil", inverse * seen[..., None, :], covariances)
-    filled = delta + gone[..., None, :] * jnp.einsum("ntkmi,ntkij->ntkmj", white, explained)
-    left = covariances - jnp.einsum("ntkij,ntkil->ntkjl", explained, explained)
-    left = left * gone[..., :, None] * gone[..., None, :]
-    second = jnp.einsum("ntkmi,ntkmj->nkij", share[..., None] * filled, filled)
+    second = jnp.einsum("ntkmi,ntkmj->nkij", share[..., None] * expected, expected)
     return Statistics(
         (weights * log_density).sum((1, 2)),
         share.sum((1, 3)),
-        jnp.einsum("ntkm,ntkmi->nki", share, filled),
+        jnp.einsum("ntkm,ntkmi->nki", share, expected),
         second + jnp.einsum("ntk,ntkij->nkij", share.sum(3), left),
     )
 
