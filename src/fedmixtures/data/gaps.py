@@ -17,7 +17,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.moments import column_moments
 
-LENGTHS = (1, 2, 4, 8, 16, 32, 64)
+LENGTHS = (1, 2, 4, 8, 16, 32)
 """Of stretches; powers of two, so that padded numbers of rows are multiples of them."""
 MOST_DONORS = 1000
 """Rows of a node that others are filled from."""

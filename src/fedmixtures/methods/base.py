@@ -20,6 +20,7 @@ from jaxtyping import Float
 from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.covariance_types import check_type
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
@@ -92,6 +93,12 @@ class Method(eqx.Module):
     """Whether nodes begin from the starting mixtures of the estimator's `init`."""
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""
+
+    covariance_type: str = eqx.field(static=True, default="full", kw_only=True)
+    """``"full"``, ``"tied"``, ``"diag"`` or ``"spherical"``, as in scikit-learn."""
+
+    def __check_init__(self):
+        check_type("covariance_type", self.covariance_type)
 
     def program(self) -> Method:
         """What an engine runs: the method itself, unless an option chooses among programs."""

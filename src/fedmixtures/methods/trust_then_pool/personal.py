@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmixtures.methods.trust_then_pool.fits import Base, advanced
+from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled
@@ -39,7 +39,7 @@ def personal_level(nodes: Nodes, everyone: Pooled, full: Pooled, held_by: float)
 
 
 def _adapted(nodes: Nodes, pooled: Pooled, held_by: float) -> Adapted:
-    start = advanced(pooled.theta, pooled.rest, pooled.nu, nodes.ridge)
+    start = nodes.advanced(pooled.theta, pooled.rest, pooled.nu)
     base = Base.of(pooled.theta, pooled.rest, held_by)
     models = nodes.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
     theta, folds = nodes.halves(models)

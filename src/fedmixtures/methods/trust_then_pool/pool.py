@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.methods.base import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import Base, Fit, advanced, best_of
+from fedmixtures.methods.trust_then_pool.fits import Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.tiles import ALL
@@ -156,7 +156,7 @@ def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
     """The M-step of totals; a bad total, which a liar can make, keeps the last good mixture."""
     good = sound(total)
     kept = chosen(good, total, jax.tree.map(np.ones_like, total))
-    return chosen(good, advanced(theta, kept, nu, nodes.ridge), theta)
+    return chosen(good, nodes.advanced(theta, kept, nu), theta)
 
 
 def sound(total: Statistics) -> np.ndarray:

@@ -122,8 +122,8 @@ class TrustThenPool(Conversation):
         """The steps above."""
         nu = float(self.prior.strength)
         strengths = nu * np.array(self.weaker)
-        units = yield from common_units(block)
-        nodes = Nodes(block, units, self.n_folds, self.ridge)
+        units = yield from common_units(block, self.covariance_type)
+        nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
         own = own_level(nodes, nu, self.n_starts)
         rows = units.common(block.data).rows
         heard = Heard(nodes, (yield Broadcast(released(nodes, own), rows)))
