@@ -37,7 +37,7 @@ def by_pattern(data: NodeData) -> NodeData:
     new = np.ones(len(order), dtype=bool)
     new[1:] = (node[1:] != node[:-1]) | (bits[1:] != bits[:-1]).any(1)
     first = np.flatnonzero(new)
-    size = np.diff([*first, len(order)])
+    size = np.diff(np.append(first, len(order)))
     length = _stretch_length(size, data.n_features)
     room = -(-size // length) * length
     begin = np.cumsum(room) - room
