@@ -144,6 +144,7 @@ def posed(
 ) -> Task:
     """The task of fitting all rows that are not held out."""
     train = data.subset(~held)
+    method = resolve.resolve_method(method)
     scale = Scale.of(train.rows, standardize, method.covariance_type)
     train = dataclasses.replace(train, rows=scale.scaled(train.rows))
     return Task(table, data, held, scale, resolve.Problem.of(train, graph, method, k))

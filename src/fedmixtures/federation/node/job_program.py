@@ -66,9 +66,10 @@ def program_of(job: Job) -> GTVMin | TrustThenPool:
     _check_sizes(program)
     if program.feasible is None:
         raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
-    program = program.within(program.feasible)
+    feasible = program.feasible
+    program = program.within(feasible)
     try:
-        program.feasible.check_components(job.most_components)
+        feasible.check_components(job.most_components)
         program.discrepancy.check_components(list(job.n_components.values()))
     except ValueError as error:
         raise JobError(str(error)) from None

@@ -107,7 +107,9 @@ def central(distances: np.ndarray, exponent: float) -> np.ndarray:
     return np.flatnonzero(~clearly_less(width, distances[middle]))
 
 
-def reduced(mixtures: Mixture, rows: np.ndarray, max_iter: int, covariance_type: str) -> Mixture:
+def reduced(
+    mixtures: Mixture, rows: np.ndarray, max_iter: int, covariance_type: str = "full"
+) -> Mixture:
     """All components of a stack, weighted by rows, as one mixture: the best over all starts."""
     share = rows / rows.sum()
     d = mixtures.n_features

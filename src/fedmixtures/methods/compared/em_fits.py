@@ -243,7 +243,8 @@ class EMFits(OneShot):
 def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior, kind: str) -> BlockFit:
     theta = jax.tree.map(jnp.asarray, theta)
     rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]
-    return expectation_maximisation(theta, rows, counts, max_iter, *numbers, prior, kind)
+    how = max_iter, numbers[0], numbers[1], prior, kind
+    return expectation_maximisation(theta, rows, counts, *how)
 
 
 def batches_of(tasks: list[OneFit], n_init: int) -> list[list[int]]:

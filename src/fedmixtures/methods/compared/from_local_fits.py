@@ -86,7 +86,11 @@ def e_step(theta: Mixture, rows: np.ndarray, counts: np.ndarray) -> Statistics:
 
 
 def m_step(
-    theta: Mixture, s: Statistics, ridge: float, prior: ShapePrior | None, covariance_type: str
+    theta: Mixture,
+    s: Statistics,
+    ridge: float,
+    prior: ShapePrior | None,
+    covariance_type: str = "full",
 ) -> Mixture:
     """New mixtures from statistics taken under `theta`, on the host."""
     return to_host(_m_step(theta, s, ridge, prior, covariance_type))
