@@ -12,7 +12,7 @@ SNIPPET = """\
 import numpy as np
 from sklearn.mixture import GaussianMixture
 p = np.load({file!r})
-model = GaussianMixture(len(p["weights"]))
+model = GaussianMixture(len(p["weights"]), covariance_type=str(p["covariance_type"]))
 model.weights_, model.means_, model.covariances_ = p["weights"], p["means"], p["covariances"]
 model.precisions_cholesky_ = p["precisions_cholesky"]
 model.predict_proba(X)  # columns: {columns}"""
@@ -202,6 +202,7 @@ def _json(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> No
     content = {
         "node": label,
         "features": list(features),
+        "covariance_type": mixture.covariance_type,
         "weights": mixture.weights_.tolist(),
         "means": mixture.means_.tolist(),
         "covariances": mixture.covariances_.tolist(),
@@ -219,6 +220,7 @@ def _sklearn(mixture: Any, label: Any, features: tuple[str, ...], path: Path) ->
         means=mixture.means_,
         covariances=mixture.covariances_,
         precisions_cholesky=mixture.precisions_cholesky_,
+        covariance_type=mixture.covariance_type,
         feature_names=np.array(features),
     )
 

@@ -18,6 +18,7 @@ def fit(
     graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None,
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
     method: Annotated[str | None, Parameter(name=["--method", "-m"])] = None,
+    covariance: str = "full",
     alpha: str | None = None,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("run"),
     features: str | None = None,
@@ -61,6 +62,10 @@ def fit(
     method
         How nodes listen; `fedmixtures methods` lists them and names the default. With --alpha and
         no method, gtv-mmd.
+    covariance
+        What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
+        apart) or `spherical` (all features alike). With few rows or many features diag or tied
+        often fit better.
     alpha
         How much nodes listen to neighbours: 0 is not at all. `auto` tries several by
         cross-validation on every node's own rows.
@@ -123,6 +128,7 @@ def fit(
             graph=graph,
             allow_isolated=allow_isolated,
             method=method or (default_method() if alpha is None else WITH_ALPHA),
+            covariance=covariance,
             k=k,
             alpha=alpha,
             rounds=rounds,

@@ -22,6 +22,7 @@ from fedmixtures.estimators.selection import select_alpha, select_components
 from fedmixtures.graph.network import Network
 from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.tables import Table
+from fedmixtures.mixture.covariance_types import TYPES, check_type
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import column_moments
 
@@ -34,12 +35,12 @@ class Scale:
     factor: np.ndarray
 
     @classmethod
-    def of(cls, rows: np.ndarray, standardize: bool) -> Scale:
+    def of(cls, rows: np.ndarray, standardize: bool, covariance_type: str) -> Scale:
         """Mean and standard deviation of all nodes' rows together, or no change."""
         if not standardize:
             return cls(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
         mean, variance = column_moments(rows)
-        return cls(mean, np.sqrt(np.where(variance > 0, variance, 1.0)))
+        return cls(mean, TYPES[covariance_type].scales(np.sqrt(variance)))
 
     def scaled(self, rows: np.ndarray) -> np.ndarray:
         """Rows as the fit sees them."""
@@ -145,14 +146,16 @@ def posed(
 ) -> Task:
     """The task of fitting all rows that are not held out."""
     train = data.subset(~held)
-    scale = Scale.of(train.rows, standardize)
+    method = resolve.resolve_method(method)
+    scale = Scale.of(train.rows, standardize, method.covariance_type)
     train = dataclasses.replace(train, rows=scale.scaled(train.rows))
     return Task(table, data, held, scale, resolve.Problem.of(train, graph, method, k))
 
 
 def choose_method(settings: FitSettings) -> Any:
     """The method by name, with the settings that were given."""
-    method = resolve.resolve_method(settings.method)
+    check_type("--covariance", settings.covariance)
+    method = resolve.resolve_method(settings.method, settings.covariance)
     options = dict(settings.options)
     if settings.alpha is not None and settings.alpha != "auto":
         options["alpha"] = _number("--alpha", settings.alpha)

@@ -22,6 +22,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Conversation, HubProgram, Method, OneShot
 from fedmixtures.methods.registry import check_gaps, method_named
+from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
 
@@ -96,6 +97,7 @@ def solve(
     with compilation_cache():
         init = KMeansStart() if init is None else init
         components, theta = start_of(init, data, components, seed, method, network)
+        theta = None if theta is None else of_type(theta, method.covariance_type)
         program = method.program()
         if isinstance(program, OneShot):
             solution = fit_once(program, data, components, theta, seed)

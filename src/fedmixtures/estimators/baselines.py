@@ -53,12 +53,14 @@ def own_data_only(method: Any, rows: np.ndarray) -> Method:
     if hasattr(method, "alpha"):
         return dataclasses.replace(method, alpha=0.0)
     prior = getattr(method, "prior", None) or ShapePrior()
-    return Local(engine="jax", prior=prior, reg_covar=_ridge(method, rows))
+    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    return Local(engine="jax", prior=prior, **same)
 
 
 def all_rows_pooled(method: Any, rows: np.ndarray) -> Method:
     """One mixture of all rows; they are many, so that a prior would change little."""
-    return Centralized(reg_covar=_ridge(method, rows))
+    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    return Centralized(**same)
 
 
 def _ridge(method: Any, rows: np.ndarray) -> float:

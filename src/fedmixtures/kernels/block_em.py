@@ -31,6 +31,7 @@ def expectation_maximisation(
     tolerance: float | Array = 1e-3,
     ridge: float | Array = 1e-6,
     prior: ShapePrior | None = None,
+    covariance_type: str = "full",
 ) -> BlockFit:
     """EM at every node until its mean log-likelihood changes by less than `tolerance`.
 
@@ -42,7 +43,7 @@ def expectation_maximisation(
     def improve(carry):
         theta, before, done, taken, t = carry
         s = statistics(theta, rows, counts)
-        new = m_step(theta, s, ridge, prior)
+        new = m_step(theta, s, ridge, prior, covariance_type)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         taken = jnp.where(done, taken, t + 1)

@@ -33,6 +33,13 @@ class CovarianceType(abc.ABC):
     def n_numbers(self, k: Any, d: int) -> Any:
         """How many numbers are free in the covariances of k components."""
 
+    def scales(self, deviations: np.ndarray) -> np.ndarray:
+        """What to divide features of these standard deviations by, so that the type stays.
+
+        A feature that does not vary keeps its unit.
+        """
+        return np.where(deviations > 0, deviations, 1.0)
+
     @abc.abstractmethod
     def compact(self, covariances: Array) -> Array:
         """Covariances of this type in scikit-learn's shape for it."""
@@ -124,6 +131,12 @@ class Spherical(CovarianceType):
         del d
         return k
 
+    def scales(self, deviations):
+        """One number for all features."""
+        varying = deviations[deviations > 0]
+        common = np.sqrt(np.mean(varying**2)) if varying.size else 1.0
+        return np.full_like(deviations, common)
+
     def compact(self, covariances):
         """Of shape (k,)."""
         return covariances[..., 0, 0]
@@ -149,6 +162,8 @@ def check_type(name: str, kind: Any) -> None:
 
 def of_type(mixture: Mixture, kind: str) -> Mixture:
     """The mixture with covariances of this type; weights are the masses."""
+    if kind == "full":
+        return mixture
     covariances = TYPES[kind].project(mixture.covariances, mixture.weights)
     return Mixture(mixture.weights, mixture.means, covariances)
 

@@ -59,7 +59,7 @@ def m_step(
     covariances = covariances + ridge * eye[None, None]
     masses = jnp.where(present, masses, 0.0)
     total = masses.sum(-1, keepdims=True)
-    new = kept.any(-1, keepdims=True) if tied else kept
+    new = jnp.any(kept, -1, keepdims=True) if tied else kept
     return Mixture(
         jnp.where(total > 0, masses / jnp.where(total > 0, total, 1.0), theta.weights),
         jnp.where(kept[..., None], theta.means + shift, theta.means),

@@ -35,6 +35,7 @@ from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot
 from fedmixtures.methods.compared.pooling import check_em
+from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -156,7 +157,9 @@ class EMFits(OneShot):
                 tried = [self._sklearn_model(task, start).fit(rows) for start in starts]
             bounds = np.array([model.lower_bound_ for model in tried])
             model = tried[first_greatest(bounds, scale=1.0)]
-            fits.mixtures.append(Mixture(model.weights_, model.means_, model.covariances_))
+            k, d = model.means_.shape
+            covariances = TYPES[self.covariance_type].expanded(model.covariances_, k, d)
+            fits.mixtures.append(Mixture(model.weights_, model.means_, covariances))
             if not model.converged_:
                 fits.unsettled.append(task.label)
         return fits
@@ -165,16 +168,17 @@ class EMFits(OneShot):
         from sklearn.mixture import GaussianMixture
 
         weights, means, covariances = start.to_numpy().parts
+        precisions = np.linalg.inv(covariances)
         return GaussianMixture(
             task.n_components,
-            covariance_type="full",
+            covariance_type=self.covariance_type,
             reg_covar=self.reg_covar,
             tol=self.tol,
             max_iter=self.max_iter,
             random_state=task.seed,
             weights_init=weights / weights.sum(),
             means_init=means,
-            precisions_init=np.linalg.inv(covariances),
+            precisions_init=TYPES[self.covariance_type].compact(precisions),
         )
 
     def _by_jax(self, tasks: list[OneFit], whole: NodeData) -> Fits:
@@ -208,6 +212,7 @@ class EMFits(OneShot):
         ks = [task.n_components for task in tasks]
         seeds = np.array([task.seed for task in tasks], dtype=np.uint32)
         found = mixtures_of_many(data, ks, seeds, self.n_init, self.reg_covar, keep_all=True)
+        found = of_type(found, self.covariance_type)
         each = [found.at(i).trimmed() for i in range(len(found.weights))]
         return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(tasks))]
 
@@ -217,9 +222,8 @@ class EMFits(OneShot):
             return [task.start]
         k = task.n_components
         found = clusterings(rows, task.counts, k, self.n_init, task.seed)
-        return [
-            clustered_mixture(rows, task.counts, one.labels_, k, self.reg_covar) for one in found
-        ]
+        clustered = lambda labels: clustered_mixture(rows, task.counts, labels, k, self.reg_covar)
+        return [of_type(clustered(one.labels_), self.covariance_type) for one in found]
 
     def _run(self, tasks: list[OneFit], starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all tasks of a batch."""
@@ -229,15 +233,16 @@ class EMFits(OneShot):
         theta = Mixture.stack([start for own in starts for start in own])
         with double():
             numbers = jnp.asarray([self.tol, self.reg_covar])
-            fitted = _run_batch(theta, rows, counts, owner, numbers, self.max_iter, self.prior)
+            how = self.max_iter, self.prior, self.covariance_type
+            fitted = _run_batch(theta, rows, counts, owner, numbers, *how)
             return jax.tree.map(np.asarray, fitted)
 
 
 @jit_in_order
-def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior) -> BlockFit:
+def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior, kind: str) -> BlockFit:
     theta, rows, counts = jax.tree.map(jnp.asarray, (theta, rows, counts))
-    rows, counts = rows[owner], counts[owner]
-    return expectation_maximisation(theta, rows, counts, max_iter, numbers[0], numbers[1], prior)
+    how = max_iter, numbers[0], numbers[1], prior, kind
+    return expectation_maximisation(theta, rows[owner], counts[owner], *how)
 
 
 def together(tasks: Sequence[OneFit]) -> NodeData:

@@ -90,7 +90,7 @@ class FedEM(HubProgram):
         s = statistics(state, data.rows, counts(data))
         if self.aggregate == "exact":
             return (s.mass, s.first, s.second), s
-        own = m_step(state, s, 0.0)
+        own = m_step(state, s, 0.0, covariance_type=self.covariance_type)
         return (s.mass, own.means, own.covariances), s
 
     def hub(self, messages: tuple, rows: PerNode, hub_state: Mixture) -> tuple[tuple, Mixture]:
@@ -98,7 +98,8 @@ class FedEM(HubProgram):
         del rows
         pooled = self._pooled(messages, hub_state)
         before = jax.tree.map(lambda part: part[None], hub_state)
-        new = m_step(before, pooled, self.reg_covar, self.prior).at(0)
+        how = self.reg_covar, self.prior, self.covariance_type
+        new = m_step(before, pooled, *how).at(0)
         new = Mixture(hub_state.weights, new.means, new.covariances)
         return (new.means, new.covariances), new
 

@@ -63,13 +63,14 @@ class FromLocalFits(Conversation):
 
     def local_fits(self, block: Block) -> Mixture:
         """The nodes' own fits, stacked, NumPy."""
-        local = Local(self.n_init, self.reg_covar, engine="jax", prior=self.prior)
+        same = {"prior": self.prior, "covariance_type": self.covariance_type}
+        local = Local(self.n_init, self.reg_covar, engine="jax", **same)
         fits = local.fit_nodes(block.data, block.n_components.tolist(), block.start, block.seed)
         return Mixture.stack(fits.mixtures)
 
     def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
         """New mixtures from statistics taken under `theta`, with ridge and prior."""
-        return m_step(theta, s, self.reg_covar, self.prior)
+        return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
 
 def padded_rows(data: NodeData) -> tuple[Array | GappyRows, np.ndarray]:
@@ -85,9 +86,15 @@ def e_step(theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Stati
     return to_host(_statistics(theta, rows, counts))
 
 
-def m_step(theta: Mixture, s: Statistics, ridge: float, prior: ShapePrior | None) -> Mixture:
+def m_step(
+    theta: Mixture,
+    s: Statistics,
+    ridge: float,
+    prior: ShapePrior | None,
+    covariance_type: str = "full",
+) -> Mixture:
     """New mixtures from statistics taken under `theta`, on the host."""
-    return to_host(_m_step(theta, s, ridge, prior))
+    return to_host(_m_step(theta, s, ridge, prior, covariance_type))
 
 
 def density_rows(models: Mixture, rows: Array | GappyRows) -> np.ndarray:
@@ -150,9 +157,9 @@ def _densities(models, rows):
 
 
 @jit_in_order
-def _m_step(theta, s, ridge, prior) -> Mixture:
+def _m_step(theta, s, ridge, prior, covariance_type: str) -> Mixture:
     theta, s = jax.tree.map(jnp.asarray, (theta, s))
-    return em.m_step(theta, s, ridge, prior)
+    return em.m_step(theta, s, ridge, prior, covariance_type)
 
 
 @jit_in_order

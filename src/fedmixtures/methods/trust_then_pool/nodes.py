@@ -21,6 +21,7 @@ from fedmixtures.methods.trust_then_pool.fits import (
     seeded,
 )
 from fedmixtures.methods.trust_then_pool.tiles import ALL, Entries, TileTable
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
@@ -51,8 +52,7 @@ class Units:
 def common_units(block: Block, covariance_type: str = "full") -> Generator[Request, Any, Units]:
     """Step 0: centre and standard deviation of every feature, by two sums over everybody.
 
-    Of the cells that are there; a feature that nobody has seen keeps its unit. What is spherical
-    in the user's units is so in common ones only if all features have one scale.
+    Of the cells that are there; a feature that nobody has seen keeps its unit.
     """
     data = block.data
     weight = np.where(np.isnan(data.rows), 0.0, data.row_weights[:, None])
@@ -64,9 +64,7 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     squares = yield Sum(per_node(weight * (rows - centre) ** 2))
     scale = np.sqrt(squares[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
-    if covariance_type == "spherical" and not constant.all():
-        return Units(centre, np.full_like(scale, np.sqrt(np.mean(scale[~constant] ** 2))))
-    return Units(centre, np.where(constant, 1.0, scale))
+    return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
 
 
 class Nodes:
