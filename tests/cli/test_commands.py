@@ -119,6 +119,20 @@ def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
     assert held[1] == pytest.approx(held[0] - np.log(1000), abs=1e-5)
 
 
+def test_covariances_of_a_type_are_of_it_in_the_units_of_the_table(run, files):
+    code, _, err = run(f"{FIT} --covariance spherical --standardize --out run")
+    assert code == 0, err
+    model = fedmixtures.load(files / "run").node("h4")
+    assert model.covariance_type == "spherical"
+    assert run("export run --node h4 --to sklearn --out h4.npz")[0] == 0
+    with np.load(files / "h4.npz") as stored:
+        assert str(stored["covariance_type"]) == "spherical"
+        assert stored["covariances"] == pytest.approx(model.covariances_)
+    code, _, err = run(f"{FIT} --covariance diagonal --out no")
+    assert code == 2
+    assert "`--covariance` is 'diagonal'. Choose from full, tied, diag, spherical." in err
+
+
 def test_components_by_node_and_by_bic(run, files):
     counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
     (files / "k.csv").write_text("node,k\n" + counts)
