@@ -187,11 +187,11 @@ def test_predict(fitted, run):
     assert "already exists" in err
 
 
-def test_predict_refuses_a_node_the_run_does_not_know(fitted, run, change):
+def test_predict_names_a_node_the_run_does_not_know(fitted, run, change):
     change(3, 1, "h9")
-    code, _, err = run("predict run data.csv --out new.csv")
-    assert code == 2
-    assert "'h9'" in err
+    code, out, _ = run("predict run data.csv --out new.csv")
+    assert code == 0
+    assert "Note: 'h9' is no node of this run: rows are taken as everyone's" in out
 
 
 def test_report_again_static_and_with_rows(fitted, run):

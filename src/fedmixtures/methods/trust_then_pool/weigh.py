@@ -44,7 +44,12 @@ def weights(
         # Twice the step of EM in logarithms: no fixed point moves, and half the sums do.
         network = np.maximum(share**2 / network, LEAST_WEIGHT)
         network = network / network.sum(-1, keepdims=True)
-    found = network
+    return at_home(nodes, density, network)
+
+
+def at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarray:
+    """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
+    density, found = usable(density), network
     for _ in range(LOCAL_STEPS):
         found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
         found = found / found.sum(-1, keepdims=True)
