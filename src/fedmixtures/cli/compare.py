@@ -23,7 +23,7 @@ def compare(
     rounds: int = 40,
     holdout: float = 0.2,
     repeats: int = 5,
-    standardize: Annotated[bool, Parameter(negative="")] = False,
+    standardize: bool | None = None,
     allow_isolated: Annotated[bool, Parameter(negative="")] = False,
     delimiter: str | None = None,
     seed: int = 0,
@@ -60,7 +60,8 @@ def compare(
     repeats
         Splits to draw; each is used by all methods.
     standardize
-        Divide every feature by its standard deviation over all nodes' training rows.
+        Divide every feature by its standard deviation over all nodes' training rows. By default for
+        the couplings (gtv-...) alone; likelihoods are in your units in any case.
     allow_isolated
         Accept nodes that no edge names.
     delimiter
@@ -139,7 +140,9 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
 def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
     try:
-        return _fit(task.fitted_by(_method(name, settings)), settings, name, repeat)
+        method = _method(name, settings)
+        task = task.fitted_by(method, settings.standardizes(method))
+        return _fit(task, settings, name, repeat)
     except (ValueError, ArithmeticError) as error:
         notes = [f"{name} failed in repeat {repeat + 1}: {error}"]
         return {"method": name, "repeat": repeat, "nodes": {}, "notes": notes}
