@@ -18,7 +18,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.kernels.dispatch import tile_statistics
+from fedmixtures.kernels.dispatch import TileRows, tile_statistics
 from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
 from fedmixtures.mixture.density import log_joint, log_joint_observed
 from fedmixtures.mixture.em import ShapePrior, m_step
@@ -189,10 +189,12 @@ def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolera
     add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
     total = jnp.maximum(add(count.sum(-1)), 1.0)
 
+    rows = TileRows.of(x) if tiles.observed is None else None
+
     def e_step(theta):
+        if rows is not None:
+            return tile_statistics(theta, rows, count, work.owner)
         at = jax.tree.map(lambda part: part[work.owner], theta)
-        if tiles.observed is None:
-            return jax.tree.map(add, tile_statistics(at, x, count, tiles.long))
         return jax.tree.map(add, observed_statistics(at, x, tiles.observed[work.tile], count))
 
     def narrow(theta):
@@ -255,10 +257,11 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
 
 @quick
 def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
-    at = jax.tree.map(lambda part: part[work.owner], theta)
-    x, observed = tiles.x[work.tile], tiles.observed
+    take = lambda tree: jax.tree.map(lambda part: part[work.owner], tree)
+    at, x, observed = take(theta), tiles.x[work.tile], tiles.observed
     if observed is None:
-        return jax.nn.logsumexp(log_joint(at, x), axis=-1)
+        factor = take(inverse_cholesky(theta.covariances))
+        return jax.nn.logsumexp(log_joint(at, x, factor), axis=-1)
     return jax.nn.logsumexp(log_joint_observed(at, x, observed[work.tile]), axis=-1)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from fedmixtures._ties import first_greatest
 from fedmixtures.methods.base import Groups, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import Base, Fit, advanced, best_of
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, pick, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.tiles import ALL
 from fedmixtures.mixture.mixture import Mixture
@@ -26,6 +26,7 @@ LEADERS = 3
 TRIES = 3
 """k-means++ starts that a leader compares at home."""
 START_STEPS = 20
+FINALISTS = 1
 MOST = 1e30
 """No sum over rows in common units is larger."""
 
@@ -55,8 +56,9 @@ def pooled_level(
     alone, group = groups.size == 1, groups.label
     starts = yield from _starts(nodes, own, heard, groups, live, strengths[0], salt)
     theta = yield from _best(nodes, starts, group, strengths[0], first)
+    strengths = np.repeat(strengths, FINALISTS)
     n_nu = len(strengths)
-    theta, nu = repeated(theta, n_nu), np.repeat(strengths, nodes.n)
+    theta, nu = repeated(theta, n_nu // FINALISTS), np.repeat(strengths, nodes.n)
     for _ in range(then):
         _, total = yield from _total(nodes, theta, group, n_nu)
         theta = _next(nodes, theta, total, nu)
@@ -69,7 +71,7 @@ def pooled_level(
         found.append(_without_own(nodes, own, at(theta, here), at(rest, here), strength, alone))
     own_gain = np.stack([nodes.per_node(p.level.density * nodes.count) for p in found], axis=-1)
     gain = yield Sum(own_gain, group)
-    best = first_greatest(np.where(np.isfinite(gain).all(-1, keepdims=True), gain, own_gain))
+    best = first_greatest(usable(gain, own_gain))
     return _picked(nodes, found, best), found[0]
 
 
@@ -133,8 +135,12 @@ def _best(
         theta = _next(nodes, theta, total, nu)
     fit, total = yield from _total(nodes, theta, group, n_starts, nu)
     score = fit.score(total.log_likelihood, total.mass.sum(-1)).reshape(n_starts, -1)
-    best = first_greatest(score, axis=0)
-    return at(theta, best * nodes.n + np.arange(nodes.n))
+    found = []
+    for _ in range(FINALISTS):
+        best = first_greatest(score, axis=0)
+        found.append(best * nodes.n + np.arange(nodes.n))
+        score[best, np.arange(nodes.n)] = -np.inf
+    return at(theta, np.concatenate(found))
 
 
 def _total(
@@ -167,6 +173,11 @@ def sound(total: Statistics) -> np.ndarray:
     return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
 
 
+def usable(total: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Totals by which something is chosen; a node that got a bad one goes by its own."""
+    return np.where(np.isfinite(total).all(-1, keepdims=True), total, own)
+
+
 def _without_own(
     nodes: Nodes, own: Level, theta: Mixture, rest: Statistics, nu: float, alone: np.ndarray
 ) -> Pooled:
@@ -181,12 +192,9 @@ def _without_own(
 
 def _picked(nodes: Nodes, found: list[Pooled], best: np.ndarray) -> Pooled:
     """Node by node the pooled level at the strength `best`; clusters at the first."""
-    pick = lambda index, *trees: jax.tree.map(
-        lambda *parts: np.stack(parts)[index, np.arange(len(index))], *trees
-    )
-    theta, rest, nu = pick(best, *[(p.theta, p.rest, p.nu) for p in found])
-    folds = pick(np.tile(best, nodes.n_folds), *[p.level.folds for p in found])
-    density = pick(best[nodes.node_of], *[p.level.density for p in found])
+    theta, rest, nu = pick(best, [(p.theta, p.rest, p.nu) for p in found])
+    folds = pick(best, [p.level.folds for p in found])
+    density = pick(best[nodes.node_of], [p.level.density for p in found])
     return Pooled(Level(theta, folds, density, found[0].theta), theta, rest, nu)
 
 

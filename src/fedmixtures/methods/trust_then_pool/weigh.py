@@ -17,8 +17,10 @@ from scipy.special import logsumexp
 from fedmixtures.methods.base import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
-SHRINK = 20.0
+SHRINK = 10.0
 """Rows that the network's weights count for at a node."""
+SURE = 30.0
+"""Rows that the mean evidence of the network counts for where the weights begin."""
 LEAST_ROWS = 0.02
 """Rows that every level has for sure."""
 LEAST_WEIGHT = 1e-4
@@ -34,8 +36,8 @@ def weights(
 ) -> Generator[Request, Any, np.ndarray]:
     """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
     density = usable(density)
-    n_levels = len(density)
-    network = np.full((nodes.n, n_levels), 1.0 / n_levels)
+    shares = {"evidence": evidence(nodes, density) * nodes.rows_of[:, None], "rows": nodes.rows_of}
+    network = _first((yield Sum(shares, group)))
     for _ in range(ROUNDS):
         total = yield Sum(_shares(nodes, density, network), group)
         good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
@@ -49,6 +51,19 @@ def weights(
         found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
         found = found / found.sum(-1, keepdims=True)
     return found
+
+
+def _first(total: dict[str, np.ndarray]) -> np.ndarray:
+    r"""(nodes, levels) where EM begins: $w_l \propto \exp(30\,(e_l - \max e))$, mean evidence $e$.
+
+    Where levels are nearly the same the likelihood of weights is flat, and what matters is that EM
+    does not begin with much weight on the worse of them; what is needed grows from little.
+    """
+    mean = total["evidence"] / np.maximum(total["rows"], 1.0)[:, None]
+    known = np.isfinite(mean).all(-1, keepdims=True)
+    mean = np.where(known, mean, 0.0)
+    share = np.exp(np.maximum(SURE * (mean - mean.max(-1, keepdims=True)), np.log(LEAST_WEIGHT)))
+    return share / share.sum(-1, keepdims=True)
 
 
 def usable(density: np.ndarray) -> np.ndarray:
