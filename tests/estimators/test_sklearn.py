@@ -73,7 +73,7 @@ def test_setting_a_parameter_leaves_the_given_object_alone():
     [
         (
             {"method__beta": 1},
-            r"Invalid parameter 'beta' for `method` \(GTVMin\). Valid ones: disc",
+            r"Invalid parameter 'beta' for `method` \(GTVMin\). Valid ones: .*discrepancy",
         ),
         (
             {"method__discrepancy__width": 1},

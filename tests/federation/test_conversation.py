@@ -17,7 +17,7 @@ from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.message import ModelRefused
 
 ROWS = site_rows((60, 60, 60, 60))
-QUICK = {"n_starts": 1, "n_folds": 2, "weaker": (1.0,), "pool_steps": (1, 2)}
+QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 2)}
 LIMITS = {"couplings": ("trust-then-pool",)}
 
 
@@ -26,8 +26,8 @@ def allowed(monkeypatch):
     monkeypatch.setenv(DANGER, "yes")
 
 
-def trust_job(**entries):
-    method = TrustThenPool(**QUICK, smallest_group=3)
+def trust_job(kind="full", **entries):
+    method = TrustThenPool(**QUICK, smallest_group=3, covariance_type=kind)
     return a_job(method, **({"n_rounds": 400, "n_components": dict.fromkeys(SITES, 2)} | entries))
 
 
@@ -44,8 +44,9 @@ def finished(tmp_path_factory):
     return sites, job, exchange
 
 
-def test_without_gate_and_rounding_it_is_the_engine_s(tmp_path):
-    sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN, **LIMITS), trust_job()
+@pytest.mark.parametrize("kind", ["full", "spherical"])
+def test_without_gate_and_rounding_it_is_the_engine_s(kind, tmp_path):
+    sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN, **LIMITS), trust_job(kind)
     sites.run(job)
     alone = engine_solution(job, ROWS, block_size=None)
     for name, found in sites.results(job).items():

@@ -18,6 +18,7 @@ def compare(
     nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
     graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = "knn:5",
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
+    covariance: str = "full",
     features: str | None = None,
     rounds: int = 40,
     holdout: float = 0.2,
@@ -48,6 +49,8 @@ def compare(
         As for `fedmixtures fit`.
     k
         Components of every node: a number, or a CSV with the columns node,k.
+    covariance
+        As for `fedmixtures fit`, the same for all methods.
     features
         Columns to use, as a,b,c. By default all but the node column.
     rounds
@@ -93,6 +96,7 @@ def compare(
         graph=graph,
         allow_isolated=allow_isolated,
         method=chosen[0],
+        covariance=covariance,
         k=k,
         rounds=rounds,
         standardize=standardize,
@@ -101,9 +105,9 @@ def compare(
     )
     if settings.holdout == 0:
         raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
-    table = read_table(data, nodes, settings.features, delimiter)
+    table = read_table(data, nodes, settings.features, delimiter, gaps_ok=True)
     task = prepare(settings, table)
-    chosen, notes = _possible(chosen, task, drop=methods == "all")
+    chosen, notes = _possible(chosen, task, settings, drop=methods == "all")
     understood(task, settings, ", ".join(chosen))
     results = []
     try:
@@ -117,14 +121,12 @@ def compare(
         _tell(chosen, results, notes, out)
 
 
-def _possible(chosen: tuple, task: Any, drop: bool) -> tuple[tuple, list[str]]:
+def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tuple, list[str]]:
     """Check every method before any work; with `drop`, leave out those that cannot run as asked."""
-    from fedmixtures.methods.registry import METHODS
-
     possible, notes = [], []
     for name in chosen:
         try:
-            task.fitted_by(METHODS[name]())
+            task.fitted_by(_method(name, settings))
         except ValueError as error:
             if not drop:
                 raise ValueError(f"{name}: {error}") from None
@@ -136,13 +138,17 @@ def _possible(chosen: tuple, task: Any, drop: bool) -> tuple[tuple, list[str]]:
 
 def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
-    from fedmixtures.methods.registry import METHODS
-
     try:
-        return _fit(task.fitted_by(METHODS[name]()), settings, name, repeat)
+        return _fit(task.fitted_by(_method(name, settings)), settings, name, repeat)
     except (ValueError, ArithmeticError) as error:
         notes = [f"{name} failed in repeat {repeat + 1}: {error}"]
         return {"method": name, "repeat": repeat, "nodes": {}, "notes": notes}
+
+
+def _method(name: str, settings: Any) -> Any:
+    from fedmixtures.estimators.resolve import resolve_method
+
+    return resolve_method(name, settings.covariance)
 
 
 def _tell(chosen: tuple, results: list[dict[str, Any]], notes: list[str], out: Path | None) -> None:
@@ -268,6 +274,7 @@ def methods() -> None:
             f"{f.name}={getattr(method, f.name)!r}"
             for f in dataclasses.fields(method)
             if isinstance(getattr(method, f.name), (int, float, str))
+            and f.name != "covariance_type"
         )
         table.add_row(name, f"{line} (the default)" if name == default else line, settings)
     console.print(table)

@@ -12,7 +12,7 @@ SNIPPET = """\
 import numpy as np
 from sklearn.mixture import GaussianMixture
 p = np.load({file!r})
-model = GaussianMixture(len(p["weights"]))
+model = GaussianMixture(len(p["weights"]), covariance_type=str(p["covariance_type"]))
 model.weights_, model.means_, model.covariances_ = p["weights"], p["means"], p["covariances"]
 model.precisions_cholesky_ = p["precisions_cholesky"]
 model.predict_proba(X)  # columns: {columns}"""
@@ -56,7 +56,8 @@ def predict(
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
     column = nodes or settings.nodes
-    table = read_table(data, column, features, delimiter or settings.delimiter, constant_ok=True)
+    delimiter = delimiter or settings.delimiter
+    table = read_table(data, column, features, delimiter, constant_ok=True, gaps_ok=True)
     rows = NodeData.from_rows(table.rows, table.nodes)
     joint, density = log_joints(model.solution_, rows), log_densities(model.solution_, rows)
     columns = {
@@ -127,7 +128,8 @@ def _add_rows(folder, content: dict) -> None:
     from fedmixtures.report import planes
 
     settings = FitSettings.from_config(folder.read_config())
-    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    columns = settings.nodes, settings.features, settings.delimiter
+    table = read_table(settings.data, *columns, gaps_ok=True)
     data = NodeData.from_rows(table.rows, table.nodes)
     if [str(label) for label in data.labels] != content["nodes"]["label"]:
         raise ValueError("the data files have changed since the run: they hold other nodes.")
@@ -200,6 +202,7 @@ def _json(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> No
     content = {
         "node": label,
         "features": list(features),
+        "covariance_type": mixture.covariance_type,
         "weights": mixture.weights_.tolist(),
         "means": mixture.means_.tolist(),
         "covariances": mixture.covariances_.tolist(),
@@ -217,6 +220,7 @@ def _sklearn(mixture: Any, label: Any, features: tuple[str, ...], path: Path) ->
         means=mixture.means_,
         covariances=mixture.covariances_,
         precisions_cholesky=mixture.precisions_cholesky_,
+        covariance_type=mixture.covariance_type,
         feature_names=np.array(features),
     )
 

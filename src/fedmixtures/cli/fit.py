@@ -18,6 +18,7 @@ def fit(
     graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None,
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
     method: Annotated[str | None, Parameter(name=["--method", "-m"])] = None,
+    covariance: str = "full",
     alpha: str | None = None,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("run"),
     features: str | None = None,
@@ -61,6 +62,10 @@ def fit(
     method
         How nodes listen; `fedmixtures methods` lists them and names the default. With --alpha and
         no method, gtv-mmd.
+    covariance
+        What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
+        apart) or `spherical` (all features alike). With few rows or many features diag or tied
+        often fit better.
     alpha
         How much nodes listen to neighbours: 0 is not at all. `auto` tries several by
         cross-validation on every node's own rows.
@@ -123,6 +128,7 @@ def fit(
             graph=graph,
             allow_isolated=allow_isolated,
             method=method or (default_method() if alpha is None else WITH_ALPHA),
+            covariance=covariance,
             k=k,
             alpha=alpha,
             rounds=rounds,
@@ -147,7 +153,8 @@ def _begin(settings: Any, out: Path) -> None:
     from fedmixtures.io.tables import read_table
 
     _checks.whole("--rounds", settings.rounds, minimum=0)
-    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    columns = settings.nodes, settings.features, settings.delimiter
+    table = read_table(settings.data, *columns, gaps_ok=True)
     task = prepare(settings, table)
     settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
@@ -171,7 +178,8 @@ def _go_on(folder: Any, settings: Any) -> None:
             f"the run in {str(folder.path)!r} is complete; there is nothing to resume. "
             f"`fedmixtures report {folder.path}` writes its report again."
         )
-    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    columns = settings.nodes, settings.features, settings.delimiter
+    table = read_table(settings.data, *columns, gaps_ok=True)
     task = prepare(settings, table)
     understood(task, settings)
     _work(folder, task, settings, resume=True)

@@ -28,6 +28,7 @@ class FitSettings:
     graph: str | None = None
     allow_isolated: bool = False
     method: str = "trust"
+    covariance: str = "full"
     k: str = "3"
     alpha: str | None = None
     rounds: int = 40

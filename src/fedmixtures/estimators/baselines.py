@@ -16,6 +16,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Centralized, Local
 from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.mixture.moments import column_moments
 
 OWN = "own"
 """Name of the level that a node learns from its own rows alone."""
@@ -52,17 +53,19 @@ def own_data_only(method: Any, rows: np.ndarray) -> Method:
     if hasattr(method, "alpha"):
         return dataclasses.replace(method, alpha=0.0)
     prior = getattr(method, "prior", None) or ShapePrior()
-    return Local(engine="jax", prior=prior, reg_covar=_ridge(method, rows))
+    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    return Local(engine="jax", prior=prior, **same)
 
 
 def all_rows_pooled(method: Any, rows: np.ndarray) -> Method:
     """One mixture of all rows; they are many, so that a prior would change little."""
-    return Centralized(reg_covar=_ridge(method, rows))
+    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    return Centralized(**same)
 
 
 def _ridge(method: Any, rows: np.ndarray) -> float:
     """What the method adds to the diagonal of covariances, or a little of the rows' variance."""
     given = getattr(method, "reg_covar", 0.0)
-    variances = rows.var(0)
+    _, variances = column_moments(rows)
     least = variances[variances > 0].min(initial=1.0)
     return float(max(given, SMALLEST_RIDGE * least))

@@ -47,6 +47,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         ``"fedgrem"``, ``"consensus-em"``, ``"fedem"``, ``"fedgengmm"``, ``"ifca"``,
         ``"c-colme"``, ``"dfmr"``, ``"fedgem"``, ``"graphfed-em"``, ``"federico"``; or an object
         that carries its own settings, such as ``GTVMin(MMD(), alpha=0.3)``.
+    covariance_type : "full", "tied", "diag" or "spherical"
+        As in scikit-learn: a matrix for each component, one for all of them, variances of features
+        alone, one variance for each component. With few rows or many features the fewer numbers
+        are the better fit. `covariances_` are full matrices in any case.
     n_rounds : int
         Exchanges between neighbours.
     init : "kmeans", KMeansStart or mapping
@@ -119,6 +123,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         *,
         graph: Any = None,
         method: Any = "trust",
+        covariance_type: str = "full",
         n_rounds: int = 40,
         init: Any = "kmeans",
         random_state: Any = None,
@@ -135,6 +140,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.n_components = n_components
         self.graph = graph
         self.method = method
+        self.covariance_type = covariance_type
         self.n_rounds = n_rounds
         self.init = init
         self.random_state = random_state
@@ -184,10 +190,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_constant(data, getattr(self, "feature_names_in_", None))
-        problem = resolve.Problem.of(data, self.graph, self.method, self.n_components)
+        problem = resolve.Problem.of(data, self.graph, self._program(), self.n_components)
         init = resolve.resolve_start(self.init)
+        missing = int(np.isnan(data.rows).sum())
+        gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
         teller.say(
-            f"{len(data.rows):,} rows of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
+            f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
             f"edges, by {type(problem.method).__name__}"
         )
         solution = problem.solve(init, **self._settings(resume, teller))

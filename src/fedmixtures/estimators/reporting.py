@@ -45,7 +45,7 @@ def findings_of(
         "data": data,
         "features": tuple(str(name) for name in names),
         "history": model.history_,
-        "method": resolve.resolve_method(model.method),
+        "method": model._program(),
         "scores": scores,
         "certificate": model.certificate_,
         "converged": model.converged_,
@@ -72,6 +72,7 @@ def write_report(
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
         "n_components": model.n_components,
+        "covariance_type": model._program().covariance_type,
         "n_rounds": model.n_rounds,
         "random_state": model.random_state,
         "status": model.status_,
@@ -97,7 +98,7 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
     elif level is not None:
         own = log_densities(level, held)
     else:
-        method = own_data_only(resolve.resolve_method(model.method), data.rows)
+        method = own_data_only(model._program(), data.rows)
         problem = resolve.Problem.of(data, model.network_, method, model.n_components)
         seed = resolve.resolve_seed(model.random_state)
         own = log_densities(problem.solve(n_rounds=model.n_rounds, seed=seed), held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.registry import METHODS
+from fedmixtures.methods.registry import METHODS, check_gaps
+from fedmixtures.mixture.covariance_types import check_type
 
 STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
 
@@ -43,6 +45,7 @@ class Problem:
     def checked(self) -> Problem:
         """Itself, if the method takes it."""
         self.method.check(self.n_components, self.network)
+        check_gaps(self.method, self.data)
         return self
 
     def solve(self, init: Any = None, **how: Any) -> Solution:
@@ -51,17 +54,25 @@ class Problem:
         return solve(self.method, *given, n_components=self.n_components, **how)
 
 
-def resolve_method(method: Any) -> Method:
-    """A method object, by itself or by name."""
+def resolve_method(method: Any, covariance_type: str = "full") -> Method:
+    """A method object, by itself or by name, with this covariance type unless it has its own."""
+    check_type("covariance_type", covariance_type)
     if isinstance(method, str):
         _checks.one_of("method", method, METHODS)
-        return METHODS[method]()
+        method = METHODS[method]()
     if not isinstance(method, Method):
         raise ValueError(
             f"`method` is {method!r}. Give one of {', '.join(METHODS)}, or an object such as "
             "GTVMin(MMD(), alpha=0.3)."
         )
-    return method
+    if covariance_type in ("full", method.covariance_type):
+        return method
+    if method.covariance_type != "full":
+        raise ValueError(
+            f"`covariance_type` is {covariance_type!r}, but that of `method` is "
+            f"{method.covariance_type!r}. Leave one of them out."
+        )
+    return dataclasses.replace(method, covariance_type=covariance_type)
 
 
 def resolve_start(init: Any) -> Any:

@@ -25,6 +25,8 @@ from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
 from fedmixtures.estimators.rows import check_finite, split_nodes, text_column
 from fedmixtures.init.kmeans import node_seed
+from fedmixtures.methods.base import Method
+from fedmixtures.mixture.covariance_types import is_of_type, n_parameters
 from fedmixtures.mixture.mixture import Mixture
 
 DENSITY = "density"
@@ -89,6 +91,7 @@ class NodeScores:
     """The half of the estimator that needs only a solution and how rows are read."""
 
     method: Any
+    covariance_type: str
     random_state: Any
     solution_: Solution
     _labelled: bool
@@ -111,7 +114,11 @@ class NodeScores:
 
     def _takes_gaps(self) -> bool:
         """Whether cells may be missing."""
-        return resolve.resolve_method(self.method).fits_gaps
+        return self._program().fits_gaps
+
+    def _program(self) -> Method:
+        """The method with the covariance type."""
+        return resolve.resolve_method(self.method, self.covariance_type)
 
     def _grouped(self, X: Any, nodes: Any) -> NodeData:
         """Rows to be scored, by node."""
@@ -178,13 +185,15 @@ class NodeScores:
         data = self._grouped(X, nodes)
         k = (self.solution_.theta.weights[_places(self.solution_, data)] > 0).sum(1)
         d = data.n_features
-        free = k * (1 + d + d * (d + 1) / 2) - 1
+        free = n_parameters(self._program().covariance_type, k, d)
         joint = log_joints(self.solution_, data)
         fit = np.logaddexp.reduce(joint, axis=1).sum()
         return float(-2 * fit + (free * price(data.counts)).sum())
 
     def node(self, label: Label, level: str | None = None):
-        """One node's mixture as a fitted scikit-learn `GaussianMixture`.
+        """One node's mixture as a fitted scikit-learn `GaussianMixture` of the covariance type.
+
+        (Of full covariances where levels of several tied ones are joined.)
 
         Parameters
         ----------
@@ -195,7 +204,8 @@ class NodeScores:
             ``"density"``: what `score_samples` scores, all levels weighed.
         """
         check_is_fitted(self)
-        return to_sklearn(mixture_at(self.solution_, label, level))
+        mixture, kind = mixture_at(self.solution_, label, level), self._program().covariance_type
+        return to_sklearn(mixture, kind if is_of_type(mixture, kind) else "full")
 
 
 def assigned(joint: np.ndarray) -> np.ndarray:

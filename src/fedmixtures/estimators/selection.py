@@ -20,6 +20,7 @@ from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.metrics.per_node import node_means
+from fedmixtures.mixture.covariance_types import n_parameters
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)
@@ -192,35 +193,37 @@ def select_components(
 ) -> ComponentSelection:
     r"""Choose the number of components of every node by its own BIC.
 
-    $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + (k(1 + d + d(d+1)/2) - 1) \ln m_i$, for mixtures
-    that each node fits alone. Where `method` needs one number for all nodes, the criterion is
-    summed over nodes first.
+    $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + p \ln m_i$ with p free parameters, for mixtures
+    of the method's covariance type that each node fits alone. Where `method` needs one number for
+    all nodes, the criterion is summed over nodes first.
     """
+    program = resolve.resolve_method(method)
+    kind = program.covariance_type
     X, nodes = np.asarray(X, dtype=np.float64), np.asarray(nodes)
     data = NodeData.from_rows(X, nodes)
     d = data.n_features
     distinct = np.array([len(np.unique(data.of(i)[0], axis=0)) for i in range(data.n_nodes)])
     bic = np.full((data.n_nodes, len(candidates)), np.inf)
     for c, k in enumerate(candidates):
-        # A covariance wants some rows: fewer than d + 1 per component is no evidence for it.
-        enough = (distinct >= k) & ((data.counts >= k * (d + 1)) | (k == 1))
+        # A full covariance of fewer than d + 1 rows is no evidence, a variance of one row is none.
+        least = d + 1 if kind == "full" else 2
+        enough = (distinct >= k) & ((data.counts >= k * least) | (k == 1))
         if not enough.any():
             continue
         if on_fit is not None:
             on_fit(k)
         kept = np.isin(data.node_index, np.flatnonzero(enough))
         rows, labels = data.rows[kept], nodes[data.source_index[kept]]
-        model = NetworkGaussianMixture(
-            k, method=Local(engine="jax", reg_covar=1e-3), random_state=random_state
-        )
+        alone = Local(engine="jax", reg_covar=1e-3, covariance_type=kind)
+        model = NetworkGaussianMixture(k, method=alone, random_state=random_state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             values = model.fit(rows, nodes=labels).score_samples(rows, labels)
         counts = data.counts[enough]
         sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(counts)[:-1]]))
-        bic[enough, c] = -2 * sums + (k * (1 + d + d * (d + 1) / 2) - 1) * np.log(counts)
+        bic[enough, c] = -2 * sums + n_parameters(kind, k, d) * np.log(counts)
     chosen = np.array(candidates)[first_least(bic, scale=data.counts)]
-    if not _may_differ(resolve.resolve_method(method), data, network):
+    if not _may_differ(program, data, network):
         allowed = np.isfinite(bic).all(0)
         if not allowed.any():
             raise ValueError("`candidates` holds no number that every node has rows for.")

@@ -9,6 +9,7 @@ from jaxtyping import Int
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.kernels.dispatch import statistics
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 
@@ -24,12 +25,13 @@ class BlockFit(eqx.Module):
 
 def expectation_maximisation(
     theta: Mixture,
-    rows: Rows,
+    rows: Rows | GappyRows,
     counts: RowWeights,
     n_steps: int = 100,
     tolerance: float | Array = 1e-3,
     ridge: float | Array = 1e-6,
     prior: ShapePrior | None = None,
+    covariance_type: str = "full",
 ) -> BlockFit:
     """EM at every node until its mean log-likelihood changes by less than `tolerance`.
 
@@ -41,7 +43,7 @@ def expectation_maximisation(
     def improve(carry):
         theta, before, done, taken, t = carry
         s = statistics(theta, rows, counts)
-        new = m_step(theta, s, ridge, prior)
+        new = m_step(theta, s, ridge, prior, covariance_type)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         taken = jnp.where(done, taken, t + 1)

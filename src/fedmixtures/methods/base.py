@@ -20,6 +20,8 @@ from jaxtyping import Float
 from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.covariance_types import check_type
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -92,6 +94,12 @@ class Method(eqx.Module):
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""
 
+    covariance_type: str = eqx.field(static=True, default="full", kw_only=True)
+    """``"full"``, ``"tied"``, ``"diag"`` or ``"spherical"``, as in scikit-learn."""
+
+    def __check_init__(self):
+        check_type("covariance_type", self.covariance_type)
+
     def program(self) -> Method:
         """What an engine runs: the method itself, unless an option chooses among programs."""
         return self
@@ -153,7 +161,7 @@ class Method(eqx.Module):
 class NodeRows(eqx.Module):
     """What the nodes of a block hold and never send; an engine stacks blocks in front."""
 
-    rows: Float[Array, "*blocks nodes m d"]
+    rows: Float[Array, "*blocks nodes m d"] | GappyRows
     """Padded to a common length; padding has weight zero."""
     row_weights: Float[Array, "*blocks nodes m"]
     """Share of each row in its node: sums to one, or to zero where a block has no node."""

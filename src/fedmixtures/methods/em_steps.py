@@ -24,6 +24,7 @@ from jaxtyping import Float
 from fedmixtures._types import Array, PerNode
 from fedmixtures.kernels.dispatch import nll_of_statistics, statistics
 from fedmixtures.methods.base import NodeRows
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
@@ -96,9 +97,16 @@ def local_loss(theta: Mixture, data: NodeRows, prior: Pseudorows | None) -> tupl
 
 
 def em_direction(
-    theta: Mixture, gradient: Mixture, s: Statistics, prior: Pseudorows | None
+    theta: Mixture,
+    gradient: Mixture,
+    s: Statistics,
+    prior: Pseudorows | None,
+    covariance_type: str = "full",
 ) -> Mixture:
-    """What to subtract for a step of length one: EM itself where nothing but rows pulls."""
+    """What to subtract for a step of length one: EM itself where nothing but rows pulls.
+
+    As in an M-step, covariances that are tied move together, by mass.
+    """
     nothing = jnp.zeros(len(theta.weights), theta.means.dtype)
     strength = nothing if prior is None else prior.strength
     extra = nothing if prior is None else prior.extra_mass
@@ -107,11 +115,13 @@ def em_direction(
     mean = (theta.weights * gradient.weights).sum(-1, keepdims=True)
     mass = jnp.maximum(s.mass, EMPTY)
     cov = theta.covariances
-    scale = (mass + strength[:, None])[..., None, None]
+    scale = mass + strength[:, None]
+    change = jnp.einsum("ncij,ncjk,nckl->ncil", cov, gradient.covariances, cov)
+    change = 2 * change / scale[..., None, None]
     return Mixture(
         theta.weights * (gradient.weights - mean) / whole,
         jnp.einsum("ncij,ncj->nci", cov, gradient.means) / mass[..., None],
-        2 * jnp.einsum("ncij,ncjk,nckl->ncil", cov, gradient.covariances, cov) / scale,
+        TYPES[covariance_type].project(change, scale * present),
     )
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +81,8 @@ class GTVMin(NodeProgram):
         posteriori. None is eq. (1).
     """
 
+    fits_gaps: ClassVar[bool] = True
+
     discrepancy: AbstractDiscrepancy = MMD()
     alpha: float = 1.0
     n_local_steps: int = 5
@@ -124,7 +126,12 @@ class GTVMin(NodeProgram):
         if feasible is None:
             feasible = FeasibleSet.around(data.rows, most, data.row_weights)
         feasible.check_components(most)
-        return self if self.feasible else dataclasses.replace(self, feasible=feasible)
+        return self.within(feasible)
+
+    def within(self, feasible: FeasibleSet) -> GTVMin:
+        """The same method in a feasible set, which takes on the method's covariance type."""
+        own = dataclasses.replace(feasible, covariance_type=self.covariance_type)
+        return dataclasses.replace(self, feasible=own)
 
     @property
     def bounds(self) -> FeasibleSet | None:
@@ -159,7 +166,7 @@ class GTVMin(NodeProgram):
         def em_step(carry: tuple[Mixture, PerNode], _):
             theta, rate = carry
             fit, pull, gradient, (prior, s) = self._node_objective(theta, coupling, data)
-            direction = em_direction(theta, gradient, s, prior)
+            direction = em_direction(theta, gradient, s, prior, self.covariance_type)
             value = lambda at: local_loss(at, data, prior)[0] + self.alpha * coupling.pull(at)[0]
             project = lambda at: self._feasible.project(at, present=theta.weights > 0)
             tried = jnp.minimum(2 * rate, 1.0)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from fedmixtures import _checks
 from fedmixtures._types import Array
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
@@ -36,7 +37,11 @@ class ShapePrior(eqx.Module):
 
 
 def m_step(
-    theta: Mixture, s: Statistics, ridge: float | Array = 1e-6, prior: ShapePrior | None = None
+    theta: Mixture,
+    s: Statistics,
+    ridge: float | Array = 1e-6,
+    prior: ShapePrior | None = None,
+    covariance_type: str = "full",
 ) -> Mixture:
     """New mixtures from statistics taken under `theta` with rows counted (not normalised)."""
     present = theta.weights > 0
@@ -44,18 +49,21 @@ def m_step(
     mass = jnp.where(kept, s.mass, 1.0)
     shift = s.first / mass[..., None]
     covariances = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
-    masses = s.mass
+    covariances = TYPES[covariance_type].project(covariances, jnp.where(kept, s.mass, 0.0))
+    masses, tied = s.mass, covariance_type == "tied"
     if prior is not None:
-        covariances = _shrunk(covariances, s.mass, kept, prior.strength)
         masses = s.mass + prior.extra_mass
+        if not tied:  # one matrix for all is the average already
+            covariances = _shrunk(covariances, s.mass, kept, prior.strength)
     eye = jnp.eye(theta.n_features, dtype=theta.means.dtype)
     covariances = covariances + ridge * eye[None, None]
     masses = jnp.where(present, masses, 0.0)
     total = masses.sum(-1, keepdims=True)
+    new = jnp.any(kept, -1, keepdims=True) if tied else kept
     return Mixture(
         jnp.where(total > 0, masses / jnp.where(total > 0, total, 1.0), theta.weights),
         jnp.where(kept[..., None], theta.means + shift, theta.means),
-        jnp.where(kept[..., None, None], covariances, theta.covariances),
+        jnp.where(new[..., None, None], covariances, theta.covariances),
     )
 
 

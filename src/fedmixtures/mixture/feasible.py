@@ -10,8 +10,10 @@ from jaxtyping import Bool, Float
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, Covariances, Means, Weights
+from fedmixtures.mixture.covariance_types import TYPES, check_type
 from fedmixtures.mixture.linear import positive_definite
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import column_moments
 
 
 class FeasibleSet(eqx.Module):
@@ -25,8 +27,11 @@ class FeasibleSet(eqx.Module):
     max_mean_norm: float = 1000.0
     min_variance: float = 0.01
     max_variance: float = 1000.0
+    covariance_type: str = eqx.field(static=True, default="full")
+    """What covariances have in common; a method gives its own."""
 
     def __check_init__(self):
+        check_type("covariance_type", self.covariance_type)
         if not all(isinstance(bound, (int, float)) for bound in self.bounds):
             return  # inside a traced program the bounds are arrays, checked before
         for name in ("min_weight", "max_mean_norm", "min_variance", "max_variance"):
@@ -46,14 +51,19 @@ class FeasibleSet(eqx.Module):
         r"""Nearest point of the feasible set, block by block; a projected mixture stays put.
 
         Weights go to the simplex with floor `min_weight`, means are shortened to `max_mean_norm`,
-        covariance eigenvalues are clipped. Absent components (`present` false; by default those of
-        weight zero) stay absent and keep their filler.
+        covariances go to their type, where each component counts alike (in Frobenius norm the
+        nearest *tied* matrix is the plain average), and then their eigenvalues are clipped, which
+        keeps the type. Absent components (`present` false; by default those of weight zero) stay
+        absent and, unless tied, keep their filler.
         """
         present = mixture.weights > 0 if present is None else present
+        covariances = mixture.covariances
+        alike = present.astype(covariances.dtype)
+        covariances = TYPES[self.covariance_type].project(covariances, alike)
         return Mixture(
             project_weights(mixture.weights, present, self.min_weight),
             project_means(mixture.means, self.max_mean_norm),
-            project_covariances(mixture.covariances, self.min_variance, self.max_variance),
+            project_covariances(covariances, self.min_variance, self.max_variance),
         )
 
     @classmethod
@@ -65,8 +75,8 @@ class FeasibleSet(eqx.Module):
         Means within twice the largest row norm, variances from a thousandth of the smallest
         column variance to ten times the sum of all, weights at least 0.01 (0.2 / k if smaller).
         """
-        centre = np.average(rows, axis=0, weights=row_weights)
-        variances = np.average(np.square(rows - centre), axis=0, weights=row_weights)
+        _, variances = column_moments(rows, row_weights)
+        rows = np.nan_to_num(rows)
         # A constant column has the variance of its own rounding, whatever other columns are like.
         rounding = 8 * np.finfo(np.float64).eps * np.abs(rows).max(axis=0)
         varying = variances[variances > rounding**2]

@@ -336,7 +336,7 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
     """As silos run it: a generator per node, in step; replies are cut out of the whole."""
     data = NodeData.from_rows(scenario.X, scenario.nodes)
     block = a_block(data)
-    method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 2), weaker=(1.0,))
+    method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 2), strengths=(1.0,))
     engine = InProcess(block)
     whole = converse(method, block, InProcess(block))
     talks = []

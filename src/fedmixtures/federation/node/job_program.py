@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.codec import decode, encode
-from fedmixtures.methods.base import Method
+from fedmixtures.methods.base import Conversation, Method
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
+from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
@@ -64,8 +66,10 @@ def program_of(job: Job) -> GTVMin | TrustThenPool:
     _check_sizes(program)
     if program.feasible is None:
         raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
+    feasible = program.feasible
+    program = program.within(feasible)
     try:
-        program.feasible.check_components(job.most_components)
+        feasible.check_components(job.most_components)
         program.discrepancy.check_components(list(job.n_components.values()))
     except ValueError as error:
         raise JobError(str(error)) from None
@@ -125,10 +129,10 @@ def coupling_of(program: GTVMin | TrustThenPool) -> str:
     return type(program.discrepancy).__name__.lower()
 
 
-def feasible_of(program: GTVMin | TrustThenPool) -> FeasibleSet:
+def feasible_of(program: GTVMin | Conversation) -> FeasibleSet:
     """Bounds of all models of this program."""
-    if isinstance(program, TrustThenPool):
-        return BOUNDS
+    if isinstance(program, Conversation):
+        return replace(BOUNDS, covariance_type=program.covariance_type)
     if program.feasible is None:
         raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
     return program.feasible
@@ -156,7 +160,7 @@ def starting_mixture(job: Job, program: GTVMin, site: str, rows: np.ndarray) -> 
         raise JobError("`n_init` is above 1000")
     data = NodeData.from_rows(rows, np.full(len(rows), site))
     theta = start.mixtures(data, [k], job.seed, feasible_of(program).min_variance)
-    return theta.at(0).padded(job.most_components)
+    return of_type(theta.at(0), program.covariance_type).padded(job.most_components)
 
 
 def make_job(method: Method, start: KMeansStart | None = None, **entries: Any) -> Job:

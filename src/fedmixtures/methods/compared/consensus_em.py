@@ -93,6 +93,7 @@ class ConsensusEM(NodeProgram):
         maximum likelihood.
     """
 
+    fits_gaps: ClassVar[bool] = True
     descends: ClassVar = False  # blending may cost a node likelihood; only NaN is a failure
 
     eps: float = 0.02
@@ -177,7 +178,7 @@ class ConsensusEM(NodeProgram):
         second = second + x.mass[..., None, None] * mu[..., :, None] * mu[..., None, :]
         about_mean = (mass, x.first - x.mass[..., None] * mu, second)
         s = Statistics(jnp.zeros_like(rows), *(part * like(rows, part) for part in about_mean))
-        new = m_step(theta, s, self.reg_covar, self.prior)
+        new = m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
         covariances = symmetric(lower_triangle(new.covariances))
         covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
         return Mixture(weights_of(s.mass, self.prior), new.means, covariances)

@@ -22,6 +22,7 @@ from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Block, Broadcast, Outcome
 from fedmixtures.methods.compared.from_local_fits import FromLocalFits
 from fedmixtures.methods.compared.pooling import moment_match
+from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
@@ -72,7 +73,8 @@ class DFMR(FromLocalFits):
     ) -> tuple[Mixture, np.ndarray]:
         """One mixture of the members that stay, and who they are."""
         stays = members[central(l2_distances(table.at(members)), self.exponent)]
-        return reduced(table.at(stays), rows[stays], self.max_iter), stays
+        how = self.max_iter, self.covariance_type
+        return reduced(table.at(stays), rows[stays], *how), stays
 
 
 def l2_distances(mixtures: Mixture) -> np.ndarray:
@@ -105,19 +107,22 @@ def central(distances: np.ndarray, exponent: float) -> np.ndarray:
     return np.flatnonzero(~clearly_less(width, distances[middle]))
 
 
-def reduced(mixtures: Mixture, rows: np.ndarray, max_iter: int) -> Mixture:
+def reduced(
+    mixtures: Mixture, rows: np.ndarray, max_iter: int, covariance_type: str = "full"
+) -> Mixture:
     """All components of a stack, weighted by rows, as one mixture: the best over all starts."""
     share = rows / rows.sum()
     d = mixtures.n_features
     weights = (share[:, None] * mixtures.weights).reshape(-1)
     means, covariances = mixtures.means.reshape(-1, d), mixtures.covariances.reshape(-1, d, d)
     many = weights, means, covariances
-    ends = [reduce_from(many, mixtures.at(i), max_iter) for i in range(len(rows))]
+    how = max_iter, covariance_type
+    ends = [reduce_from(many, mixtures.at(i), *how) for i in range(len(rows))]
     return ends[first_least(np.array([cost for _, cost in ends]), scale=1.0)][0]
 
 
 def reduce_from(
-    many: tuple[Array, Array, Array], few: Mixture, max_iter: int
+    many: tuple[Array, Array, Array], few: Mixture, max_iter: int, covariance_type: str = "full"
 ) -> tuple[Mixture, float]:
     """Turns of nearest component and moment matching; the weighted KL never rises."""
     weights, means, covariances = many
@@ -135,6 +140,7 @@ def reduce_from(
             np.where(empty, few.means, mean),
             np.where(empty[..., None], few.covariances, spread),
         )
+        few = of_type(few, covariance_type)
     cost = gaussian_kl(means, covariances, few.means, few.covariances)
     return few, float(weights @ cost.min(1))
 

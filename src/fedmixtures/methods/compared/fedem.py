@@ -13,7 +13,7 @@ That is EM for $\sum_i \ln p_i$: the likelihood of all rows never falls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +59,8 @@ class FedEM(HubProgram):
         Shrink covariances to a common shape; None is plain maximum likelihood.
     """
 
+    fits_gaps: ClassVar[bool] = True
+
     aggregate: Literal["exact", "average"] = "exact"
     reg_covar: float = 1e-6
     prior: ShapePrior | None = None
@@ -88,7 +90,7 @@ class FedEM(HubProgram):
         s = statistics(state, data.rows, counts(data))
         if self.aggregate == "exact":
             return (s.mass, s.first, s.second), s
-        own = m_step(state, s, 0.0)
+        own = m_step(state, s, 0.0, covariance_type=self.covariance_type)
         return (s.mass, own.means, own.covariances), s
 
     def hub(self, messages: tuple, rows: PerNode, hub_state: Mixture) -> tuple[tuple, Mixture]:
@@ -96,7 +98,8 @@ class FedEM(HubProgram):
         del rows
         pooled = self._pooled(messages, hub_state)
         before = jax.tree.map(lambda part: part[None], hub_state)
-        new = m_step(before, pooled, self.reg_covar, self.prior).at(0)
+        how = self.reg_covar, self.prior, self.covariance_type
+        new = m_step(before, pooled, *how).at(0)
         new = Mixture(hub_state.weights, new.means, new.covariances)
         return (new.means, new.covariances), new
 

@@ -12,7 +12,7 @@ centres, and groups are merged once: their number is K.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from fedmixtures.methods.compared.from_local_fits import (
     padded_rows,
 )
 from fedmixtures.methods.compared.pooling import check_em, moment_match, summed
+from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -62,6 +63,8 @@ class FedGEM(OneShot):
     reg_covar, prior
         As for the other EM methods.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     radius: Literal["largest", "half"] = "largest"
     final_factor: float = 0.2
@@ -97,12 +100,14 @@ class FedGEM(OneShot):
     def _fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
+        how = self.reg_covar, self.prior, self.covariance_type
         if theta is None:
             theta = KMeansStart(self.n_init).mixtures(data, n_components, seed, 1e-6)
+            theta = of_type(theta, self.covariance_type)
         rows, counts = padded_rows(data)
         present = np.asarray(theta.weights) > 0
         for _ in range(self.n_rounds):
-            new = m_step(theta, e_step(theta, rows, counts), self.reg_covar, self.prior)
+            new = m_step(theta, e_step(theta, rows, counts), *how)
             reach = np.where(present, self.reach(theta, new), -np.inf)
             group = grouped(new.means, reach)
             means = within_reach(group_means(new.means, group), new.means, reach)
@@ -113,9 +118,9 @@ class FedGEM(OneShot):
         group = grouped(means, reach)
         theta = self._merged(theta, (mass * present, means, covariances), group)
         k, d = present.sum(1), data.n_features
-        shape = d * (d + 1) // 2
-        sent = self.n_rounds * k * (d + 1) + k * (2 + d + shape)
-        received = self.n_rounds * k * d + k * (1 + d + shape)
+        shape = TYPES[self.covariance_type].n_numbers(k, d)
+        sent = self.n_rounds * k * (d + 1) + k * (2 + d) + shape
+        received = self.n_rounds * k * d + k * (1 + d) + shape
         found = np.where(present, group, -1)
         return Outcome(theta, nodes={"component": found}, sent=sent, received=received)
 
@@ -152,7 +157,7 @@ class FedGEM(OneShot):
         covariances = np.where(known[..., None, None], covariances[group], theta.covariances)
         pooled = about_means(total[group], covariances)
         at_means = Mixture(theta.weights, means, theta.covariances)
-        new = m_step(at_means, pooled, self.reg_covar, self.prior)
+        new = m_step(at_means, pooled, self.reg_covar, self.prior, self.covariance_type)
         own = moments[0] + (theta.weights > 0) * (self.prior.extra_mass if self.prior else 0.0)
         return Mixture(own / own.sum(1, keepdims=True), *new.parts[1:])
 

@@ -24,7 +24,7 @@ part is an extension, as the paper that compares the method needed one too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -50,6 +50,7 @@ from fedmixtures.methods.compared.pooling import (
     clustered_start,
     weights_of,
 )
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
@@ -97,6 +98,8 @@ class FedGrEM(HubProgram):
     prior
         Draw covariances to a common shape as well; None is plain maximum likelihood.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     eta: float = 0.1
     C_lambda: float = 1.0
@@ -195,7 +198,8 @@ class FedGrEM(HubProgram):
             share = w0 + pull  # the prior's rows count in the length of the step too
         rate = lambda share: jnp.where(used, self.eta / share, 0.0)
         means = theta.means + rate(w0)[..., None] * s.first
-        return means, theta.covariances + rate(share)[..., None, None] * toward
+        covariances = theta.covariances + rate(share)[..., None, None] * toward
+        return means, TYPES[self.covariance_type].project(covariances, s.mass)
 
     def _counted(self, mass: Array, data: NodeRows) -> Array:
         """Masses per row, with the prior's extra rows."""

@@ -26,6 +26,7 @@ from fedmixtures.methods.compared.from_local_fits import (
     reordered,
 )
 from fedmixtures.methods.compared.pooling import check_share, summed
+from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.mixture import Mixture
 
@@ -61,6 +62,7 @@ class GraphFedEM(FromLocalFits):
             mass, theirs = reordered((mass, theirs), order)
             weight = block.weight[:, None] * mass
             theta = blended(theta, theirs, weight, block.receiver, self.alpha)
+            theta = of_type(theta, self.covariance_type)
         return Outcome(theta)
 
 

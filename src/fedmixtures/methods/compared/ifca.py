@@ -8,7 +8,7 @@ number of groups must be known: in comparisons it is an oracle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -81,6 +81,8 @@ class IFCA(HubProgram):
     prior
         Shrink covariances to a common shape; None is plain maximum likelihood.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     n_groups: int | None = None
     restarts: int = 3
@@ -193,7 +195,8 @@ class IFCA(HubProgram):
         mass, first, second = map(flat, pooled)
         before = jax.tree.map(flat, old)
         s = Statistics(jnp.zeros_like(mass[:, 0]), mass, first, second)
-        new = m_step(before, s, self.reg_covar, self.prior)
+        how = self.reg_covar, self.prior, self.covariance_type
+        new = m_step(before, s, *how)
         empty = mass.sum(-1, keepdims=True) <= 0
         weights = jnp.where(empty, before.weights, weights_of(new.weights))
         new = Mixture(weights, new.means, new.covariances)
@@ -201,12 +204,13 @@ class IFCA(HubProgram):
 
     def _local_steps(self, theta: Mixture, s: Statistics, data: NodeRows) -> Mixture:
         """EM at every node from its group's mixture, in every restart."""
+        how = self.reg_covar, self.prior, self.covariance_type
 
         def one_restart(theta: Mixture, s: Statistics) -> Mixture:
-            new = m_step(theta, s, self.reg_covar, self.prior)
+            new = m_step(theta, s, *how)
             for _ in range(self.n_local_steps - 1):
                 s = statistics(new, data.rows, counts(data))
-                new = m_step(new, s, self.reg_covar, self.prior)
+                new = m_step(new, s, *how)
             return new
 
         return jax.vmap(one_restart, in_axes=1, out_axes=1)(theta, s)

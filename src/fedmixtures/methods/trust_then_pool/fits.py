@@ -18,13 +18,14 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.kernels.dispatch import TileRows, tile_statistics
+from fedmixtures.kernels.dispatch import TileRows, log_joints, statistics, tile_statistics
 from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
-from fedmixtures.mixture.density import log_joint, log_joint_observed
+from fedmixtures.mixture.covariance_types import n_parameters
+from fedmixtures.mixture.density import GappyRows, log_joint
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics, observed_statistics
+from fedmixtures.mixture.moments import Statistics
 
 HARD = 1e-4
 """Variance (in common units) of the narrow components whose E-step is Lloyd's assignment."""
@@ -49,7 +50,7 @@ class Base(eqx.Module):
         return cls(np.zeros_like(theta.weights), theta.means, theta.covariances)
 
     @classmethod
-    def of(cls, theta: Mixture, s: Statistics, most: float = np.inf) -> Base:
+    def of(cls, theta: Mixture, s: Statistics, most: float | np.ndarray = np.inf) -> Base:
         """Sums taken under `theta`, as rows that count at most `most` in each component."""
         there = s.mass > LEAST
         mass = np.where(there, s.mass, 1.0)
@@ -78,27 +79,35 @@ class Fit(eqx.Module):
     """Statistics of the tiles (without base) under `theta`."""
     penalty: Any
     """What `score` takes off a likelihood."""
+    covariance_type: str = eqx.field(static=True, default="full")
 
     def score(self, log_likelihood: np.ndarray, rows: np.ndarray) -> np.ndarray:
         r"""$\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$, p parameters.
 
         What fits of one set of rows are compared by; least if not finite.
         """
-        d = self.theta.n_features
-        parameters = (self.theta.weights > 0).sum(-1) * (1 + d + d * (d + 1) // 2) - 1
+        k, d = (self.theta.weights > 0).sum(-1), self.theta.n_features
+        parameters = n_parameters(self.covariance_type, k, d)
         score = log_likelihood - self.penalty - 0.5 * parameters * np.log(np.maximum(rows, 1.0))
         return np.where(np.isfinite(score), score, -np.inf)
 
 
 def map_step(
-    theta: Mixture, s: Statistics, nu, ridge, pseudo: Any = 1.0, base: Base | None = None
+    theta: Mixture,
+    s: Statistics,
+    nu,
+    ridge,
+    pseudo: Any = 1.0,
+    base: Base | None = None,
+    covariance_type: str = "full",
 ) -> Mixture:
     """The M-step above; components of weight zero stay absent."""
     whole = s if base is None else base.added(theta, s)
     kept = whole.mass > LEAST
     clear = lambda part: jnp.where(kept.reshape(*kept.shape, *(1,) * (part.ndim - 2)), part, 0.0)
     whole = Statistics(s.log_likelihood, *map(clear, (whole.mass, whole.first, whole.second)))
-    new = m_step(theta, whole, ridge, ShapePrior(nu[:, None, None, None], 1.0))
+    prior = ShapePrior(nu[:, None, None, None], 1.0)
+    new = m_step(theta, whole, ridge, prior, covariance_type)
     mass = jnp.where(theta.weights > 0, jnp.maximum(s.mass, 0.0) + pseudo, 0.0)
     return Mixture(mass / mass.sum(-1, keepdims=True), new.means, new.covariances)
 
@@ -125,6 +134,7 @@ def fitted(
     pseudo: np.ndarray | float = 1.0,
     from_centres: bool = False,
     tolerance: float = 1e-6,
+    covariance_type: str = "full",
 ) -> Fit:
     """All fits, a batch of tiles at a time (NumPy in, NumPy out); `n_steps=0` only takes sums.
 
@@ -140,7 +150,7 @@ def fitted(
     found = []
     for here, work in entries.chunks(tiles.at_once):
         given = _lines((theta, base, pseudo, nu), here, tiles.at_once[1])
-        out = _fitted(tiles, work, *given, *whole, *real)
+        out = _fitted(tiles, work, *given, *whole, *real, covariance_type)
         found.append(_first(out, here.stop - here.start))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
 
@@ -166,12 +176,15 @@ def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> np.ndarray:
     return np.concatenate(found)
 
 
-def advanced(theta: Mixture, s: Statistics, nu: float | np.ndarray, ridge: float) -> Mixture:
+def advanced(
+    theta: Mixture, s: Statistics, nu: float | np.ndarray, ridge: float, covariance_type: str
+) -> Mixture:
     """One M-step of a batch from sums (NumPy in, NumPy out)."""
     n, dtype = len(theta.weights), theta.means.dtype
     nu = np.broadcast_to(np.asarray(nu, dtype), (n,))
     room = max(256, 1 << max(n - 1, 1).bit_length())
-    out = _advanced(*_lines((theta, s, nu), slice(0, n), room), np.asarray(ridge, dtype))
+    given = _lines((theta, s, nu), slice(0, n), room)
+    out = _advanced(*given, np.asarray(ridge, dtype), covariance_type)
     return _first(out, n)
 
 
@@ -183,7 +196,9 @@ def best_of(fits: list[Fit]) -> Fit:
 
 
 @quick
-def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolerance) -> Fit:
+def _fitted(
+    tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolerance, covariance_type
+) -> Fit:
     b = len(theta.weights)
     x, count = tiles.x[work.tile], _counts(tiles, work)
     add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
@@ -195,7 +210,7 @@ def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolera
         if rows is not None:
             return tile_statistics(theta, rows, count, work.owner)
         at = jax.tree.map(lambda part: part[work.owner], theta)
-        return jax.tree.map(add, observed_statistics(at, x, tiles.observed[work.tile], count))
+        return jax.tree.map(add, statistics(at, GappyRows(x, tiles.observed[work.tile]), count))
 
     def narrow(theta):
         there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
@@ -208,7 +223,7 @@ def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolera
         hard = t < n_hard
         used = jax.tree.map(lambda a, b: jnp.where(hard, a, b), narrow(theta), theta)
         s = e_step(used)
-        new = map_step(theta, s, nu, ridge, pseudo, base)
+        new = map_step(theta, s, nu, ridge, pseudo, base, covariance_type)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         small = (jnp.abs(mean - before) < tolerance) & (t > n_hard)
@@ -218,7 +233,7 @@ def _fitted(tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolera
     start = theta, jnp.full(b, -jnp.inf, x.dtype), jnp.zeros(b, bool), jnp.int32(0)
     theta = jax.lax.while_loop(go_on, step, start)[0]
     own = e_step(theta)
-    return Fit(theta, own, shape_penalty(theta, nu))
+    return Fit(theta, own, shape_penalty(theta, nu), covariance_type)
 
 
 @quick
@@ -230,7 +245,8 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
     x, count, b = tiles.x[work.tile], _counts(tiles, work), len(keys)
     add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
     if tiles.observed is not None:  # a centre is a whole row, where there is one
-        whole = jnp.where(tiles.observed[work.tile].all(-1), count, 0.0)
+        whole = tiles.observed[work.tile].all(-1)
+        whole = jnp.where(jnp.repeat(whole, count.shape[1] // whole.shape[1], 1), count, 0.0)
         count = jnp.where((add(whole.sum(-1)) > 0)[work.owner][:, None], whole, count)
     size = x.shape[1]
     row = work.number[:, None] * size + jnp.arange(size, dtype=jnp.uint32)[None]
@@ -262,12 +278,12 @@ def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
     if observed is None:
         factor = take(inverse_cholesky(theta.covariances))
         return jax.nn.logsumexp(log_joint(at, x, factor), axis=-1)
-    return jax.nn.logsumexp(log_joint_observed(at, x, observed[work.tile]), axis=-1)
+    return jax.nn.logsumexp(log_joints(at, GappyRows(x, observed[work.tile])), axis=-1)
 
 
 @quick
-def _advanced(theta: Mixture, s: Statistics, nu, ridge) -> Mixture:
-    return map_step(theta, s, nu, ridge)
+def _advanced(theta: Mixture, s: Statistics, nu, ridge, covariance_type) -> Mixture:
+    return map_step(theta, s, nu, ridge, covariance_type=covariance_type)
 
 
 def _counts(tiles: Tiles, work: Work) -> jax.Array:

@@ -12,9 +12,18 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.many_nodes import distinct_rows_of_all
 from fedmixtures.methods.base import Block, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import Base, Fit, densities, fitted, seeded
+from fedmixtures.methods.trust_then_pool.fits import (
+    Base,
+    Fit,
+    advanced,
+    densities,
+    fitted,
+    seeded,
+)
 from fedmixtures.methods.trust_then_pool.tiles import ALL, Entries, TileTable
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
 
 FEW_ROWS = 30
 """A node of fewer rows makes three folds."""
@@ -40,7 +49,7 @@ class Units:
         return Mixture(weights, self.centre + means * self.scale, covariances * spread)
 
 
-def common_units(block: Block) -> Generator[Request, Any, Units]:
+def common_units(block: Block, covariance_type: str = "full") -> Generator[Request, Any, Units]:
     """Step 0: centre and standard deviation of every feature, by two sums over everybody.
 
     Of the cells that are there; a feature that nobody has seen keeps its unit.
@@ -55,7 +64,7 @@ def common_units(block: Block) -> Generator[Request, Any, Units]:
     squares = yield Sum(per_node(weight * (rows - centre) ** 2))
     scale = np.sqrt(squares[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
-    return Units(centre, np.where(constant, 1.0, scale))
+    return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
 
 
 class Nodes:
@@ -65,9 +74,16 @@ class Nodes:
     another has seen. Arrays "by row" have the shape (tiles, rows in a tile) of the tiles.
     """
 
-    def __init__(self, block: Block, units: Units, n_folds: int, ridge: float):
+    def __init__(
+        self,
+        block: Block,
+        units: Units,
+        n_folds: int,
+        ridge: float,
+        covariance_type: str = "full",
+    ):
         data = distinct_rows_of_all(units.common(_counted(block.data)))
-        self.block, self.ridge = block, ridge
+        self.block, self.ridge, self.covariance_type = block, ridge, covariance_type
         self.n, self.hashes = data.n_nodes, data.label_hashes
         self.rows_of = data.total_weights()
         k = np.minimum(block.n_components, data.counts)
@@ -121,7 +137,8 @@ class Nodes:
         whole = np.log(units.scale).sum()
         if observed is None:
             return np.full((self.n, 1), whole)
-        by_row = np.asarray(observed)[: self.table.row_tiles] @ np.log(units.scale)
+        by_stretch = np.asarray(observed)[: self.table.row_tiles] @ np.log(units.scale)
+        by_row = np.repeat(by_stretch, self.table.size // by_stretch.shape[1], axis=1)
         return (self.per_node(by_row * self.count) / self.rows_of)[:, None]
 
     def all_and_folds(self) -> Entries:
@@ -134,7 +151,12 @@ class Nodes:
 
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
         """As `fits.fitted`."""
+        more = {"covariance_type": self.covariance_type, **more}
         return fitted(self.table.tiles, entries, theta, nu, self.ridge, n_steps, **more)
+
+    def advanced(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
+        """As `fits.advanced`."""
+        return advanced(theta, s, nu, self.ridge, self.covariance_type)
 
     def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: np.ndarray) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""

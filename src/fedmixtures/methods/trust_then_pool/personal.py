@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.methods.base import Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import Base, advanced
+from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, pick
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled, usable
@@ -47,7 +47,7 @@ def personal_level(
     density = pick(best[nodes.node_of], densities)
     start, beside = _start(nodes, full, np.array(held_by)[best][:, None])
     clusters = nodes.beside(start, beside, full.nu, start.weights, PERSONAL_STEPS, folds=False)
-    others = advanced(everyone.theta, everyone.rest, everyone.nu, nodes.ridge)
+    others = nodes.advanced(everyone.theta, everyone.rest, everyone.nu)
     return Adapted(Level(theta, folds, density, clusters), base, others.weights, everyone.nu)
 
 
@@ -60,7 +60,7 @@ def _moved(nodes: Nodes, pooled: Pooled, held_by: float) -> tuple[Base, Mixture,
 
 def _start(nodes: Nodes, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
     """The mixture of the others, and those of their rows that hold it."""
-    start = advanced(pooled.theta, pooled.rest, pooled.nu, nodes.ridge)
+    start = nodes.advanced(pooled.theta, pooled.rest, pooled.nu)
     return start, Base.of(pooled.theta, pooled.rest, held_by)
 
 

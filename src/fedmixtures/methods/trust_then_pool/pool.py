@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.methods.base import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import Base, Fit, advanced, best_of
+from fedmixtures.methods.trust_then_pool.fits import Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, pick, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.tiles import ALL
@@ -26,7 +26,6 @@ LEADERS = 3
 TRIES = 3
 """k-means++ starts that a leader compares at home."""
 START_STEPS = 20
-FINALISTS = 1
 MOST = 1e30
 """No sum over rows in common units is larger."""
 
@@ -56,9 +55,8 @@ def pooled_level(
     alone, group = groups.size == 1, groups.label
     starts = yield from _starts(nodes, own, heard, groups, live, strengths[0], salt)
     theta = yield from _best(nodes, starts, group, strengths[0], first)
-    strengths = np.repeat(strengths, FINALISTS)
     n_nu = len(strengths)
-    theta, nu = repeated(theta, n_nu // FINALISTS), np.repeat(strengths, nodes.n)
+    theta, nu = repeated(theta, n_nu), np.repeat(strengths, nodes.n)
     for _ in range(then):
         _, total = yield from _total(nodes, theta, group, n_nu)
         theta = _next(nodes, theta, total, nu)
@@ -135,12 +133,8 @@ def _best(
         theta = _next(nodes, theta, total, nu)
     fit, total = yield from _total(nodes, theta, group, n_starts, nu)
     score = fit.score(total.log_likelihood, total.mass.sum(-1)).reshape(n_starts, -1)
-    found = []
-    for _ in range(FINALISTS):
-        best = first_greatest(score, axis=0)
-        found.append(best * nodes.n + np.arange(nodes.n))
-        score[best, np.arange(nodes.n)] = -np.inf
-    return at(theta, np.concatenate(found))
+    best = first_greatest(score, axis=0)
+    return at(theta, best * nodes.n + np.arange(nodes.n))
 
 
 def _total(
@@ -162,7 +156,7 @@ def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
     """The M-step of totals; a bad total, which a liar can make, keeps the last good mixture."""
     good = sound(total)
     kept = chosen(good, total, jax.tree.map(np.ones_like, total))
-    return chosen(good, advanced(theta, kept, nu, nodes.ridge), theta)
+    return chosen(good, nodes.advanced(theta, kept, nu), theta)
 
 
 def sound(total: Statistics) -> np.ndarray:

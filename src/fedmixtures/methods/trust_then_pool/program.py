@@ -59,7 +59,7 @@ class TrustThenPool(Conversation):
     Parameters
     ----------
     prior
-        Shape prior of all fits. Pooled levels may choose a stronger or weaker one, by held-out rows.
+        Shape prior of all fits. Pooled levels may choose another strength, by held-out rows.
     ridge
         Added to the diagonal of every covariance, in squared standard deviations of the features.
     n_starts, n_folds
@@ -124,8 +124,8 @@ class TrustThenPool(Conversation):
         """The steps above."""
         nu = float(self.prior.strength)
         strengths = nu * np.array(self.strengths)
-        units = yield from common_units(block)
-        nodes = Nodes(block, units, self.n_folds, self.ridge)
+        units = yield from common_units(block, self.covariance_type)
+        nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
         own = own_level(nodes, nu, self.n_starts)
         rows = units.common(block.data).rows
         heard = Heard(nodes, (yield Broadcast(released(nodes, own), rows)))
