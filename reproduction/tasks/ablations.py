@@ -16,8 +16,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "own and everyone only": _without("near", "personal", "group"),
     "own, group and everyone": _without("near", "personal"),
     "one strength of the prior": {"strengths": (1.0,)},
-    "fewer pooled steps": {"pool_steps": (5, 8)},
-    "more pooled steps": {"pool_steps": (10, 25)},
+    "fewer pooled steps": {"pool_steps": (1, 4, 4)},
+    "more pooled steps": {"pool_steps": (8, 15, 15)},
     "three folds": {"n_folds": 3},
     "one start": {"n_starts": 1},
 }

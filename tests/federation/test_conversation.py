@@ -17,7 +17,7 @@ from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.message import ModelRefused
 
 ROWS = site_rows((60, 60, 60, 60))
-QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 2)}
+QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 1, 1)}
 LIMITS = {"couplings": ("trust-then-pool",)}
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedmixtures.methods.trust_then_pool.fits import best_of, quick
-from fedmixtures.methods.trust_then_pool.nodes import Nodes
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
 
@@ -30,6 +30,15 @@ class Level:
     """By row: out-of-fold log-density."""
     clusters: Mixture
     """(nodes, ...) the fit with the full strength of the prior: what clusters are read from."""
+
+    def but(self, nodes: Nodes, condition: np.ndarray, other: Level) -> Level:
+        """The same with the level `other` at the nodes where the condition holds."""
+        return Level(
+            chosen(condition, other.theta, self.theta),
+            chosen(np.tile(condition, nodes.n_folds), other.folds, self.folds),
+            np.where(condition[nodes.node_of, None], other.density, self.density),
+            chosen(condition, other.clusters, self.clusters),
+        )
 
 
 class Release(eqx.Module):

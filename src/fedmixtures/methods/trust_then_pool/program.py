@@ -70,7 +70,8 @@ class TrustThenPool(Conversation):
     strengths
         Multiples of the prior's strength that pooled levels choose from; the first is one.
     pool_steps
-        EM steps of a pooled level from every start, and then from the best of them.
+        EM steps of a pooled level: from every start, with every strength of the prior from the best
+        of them, and with the strength that was chosen.
     levels
         Which densities are weighed.
     smallest_group
@@ -87,7 +88,7 @@ class TrustThenPool(Conversation):
     n_folds: int = 5
     held_by: tuple[float, ...] = (12.0, 48.0)
     strengths: tuple[float, ...] = (1.0, 8.0, 1 / 30, 1 / 800)
-    pool_steps: tuple[int, int] = (6, 15)
+    pool_steps: tuple[int, int, int] = (4, 6, 8)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
     caution: float | None = None
@@ -104,6 +105,9 @@ class TrustThenPool(Conversation):
         for held in self.held_by:
             _checks.positive("held_by", held)
         _checks.whole("smallest_group", self.smallest_group, minimum=2)
+        steps = self.pool_steps
+        if len(steps) != 3 or not all(isinstance(n, int) and n >= 0 for n in steps):
+            raise ValueError(f"`pool_steps` is {steps!r}. Give three whole numbers of steps.")
         if not self.levels or not set(self.levels) <= set(LEVELS):
             raise ValueError(f"`levels` is {self.levels!r}. Give some of {', '.join(LEVELS)}.")
         for name in RETIRED:
@@ -134,19 +138,21 @@ class TrustThenPool(Conversation):
         network = self._pooling(nodes, (yield Connect(everybody)))
         pooled = nodes, own, heard
         more = strengths, self.pool_steps
-        everyone, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        held = self.held_by
-        personal = yield from personal_level(nodes, everyone, full, held, network.label)
+        everyone, *sums = yield from pooled_level(*pooled, network, everybody, *more, 3)
+        personal = yield from personal_level(nodes, *sums, self.held_by, network.label)
 
         gain = gains(nodes, own, personal, heard, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
         live = yield from inside(block, listens & returned, gain.mean)
         groups = self._pooling(nodes, (yield Connect(live)))
-        group, _ = yield from pooled_level(*pooled, groups, live, *more, 6)
+        same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
+        parts = self._pooling(nodes, groups, same)
+        group, *_ = yield from pooled_level(*pooled, parts, live, *more, 6)
+        group = group.but(nodes, same, everyone)
         near = near_level(nodes, own, heard, live, (gain.without > 0) & returned, nu)
 
-        found = own, near, personal.level, group.level, everyone.level
+        found = own, near, personal.level, group, everyone
         levels = [found[LEVELS.index(name)] for name in self.levels]
         density = np.stack([one.density for one in levels])
         # Who lacks a feature must borrow it: levels made at home cannot be judged on it.
@@ -170,14 +176,14 @@ class TrustThenPool(Conversation):
         return Outcome(
             units.users(Mixture(*(part[here] for part in to_cluster.parts))),
             _message(block, nodes),
-            nodes={"group": groups.label, "size": groups.size, "nu": everyone.nu},
+            nodes={"group": groups.label, "size": groups.size, "nu": sums[0].nu},
             edges={"gain": gain.mean, "listens": listens, "trusted": live},
             levels=weighed,
         )
 
-    def _pooling(self, nodes: Nodes, groups: Groups) -> Groups:
-        """The groups as far as they pool: members of smaller ones are each alone."""
-        small = groups.size < self.smallest_group
+    def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
+        """The groups as far as they pool: members of smaller ones, and others, are each alone."""
+        small = (groups.size < self.smallest_group) | but
         own = (nodes.hashes >> np.uint64(1)).astype(np.int64)
         return Groups(
             np.where(small, own, groups.label),

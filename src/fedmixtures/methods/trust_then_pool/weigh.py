@@ -1,8 +1,9 @@
 r"""Step 8, weigh: how much each level counts at a node, by its own out-of-fold densities.
 
-Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows. What is proved is
-prequential: foretell each row by levels weighed by the rows before it, equally at first, then
-$w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
+Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows; the network's are
+the shares of all rows that the levels have under the nodes' own weights, in a few rounds. What is
+proved is prequential: foretell each row by levels weighed by the rows before it, equally at first,
+then $w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
 that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever has lied.
 """
 
@@ -25,7 +26,7 @@ LEAST_ROWS = 0.02
 """Rows that every level has for sure."""
 LEAST_WEIGHT = 1e-4
 """Of a level in the whole network."""
-ROUNDS = 15
+ROUNDS = 5
 LOCAL_STEPS = 50
 LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
@@ -39,13 +40,19 @@ def weights(
     shares = {"evidence": evidence(nodes, density) * nodes.rows_of[:, None], "rows": nodes.rows_of}
     network = _first((yield Sum(shares, group)))
     for _ in range(ROUNDS):
-        total = yield Sum(_shares(nodes, density, network), group)
+        found = _at_home(nodes, density, network)
+        total = yield Sum(_shares(nodes, density, found), group)
         good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
         total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
         share = total / total.sum(-1, keepdims=True)
-        # Twice the step of EM in logarithms: no fixed point moves, and half the sums do.
+        # Twice the step in logarithms: no fixed point moves, and half the sums do.
         network = np.maximum(share**2 / network, LEAST_WEIGHT)
         network = network / network.sum(-1, keepdims=True)
+    return _at_home(nodes, density, network)
+
+
+def _at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarray:
+    """EM of every node's own weights, shrunk to the network's."""
     found = network
     for _ in range(LOCAL_STEPS):
         found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
