@@ -88,7 +88,7 @@ class TrustThenPool(Conversation):
     n_folds: int = 5
     held_by: tuple[float, ...] = (12.0, 48.0)
     strengths: tuple[float, ...] = (1.0, 8.0, 1 / 30, 1 / 800)
-    pool_steps: tuple[int, int, int] = (4, 6, 8)
+    pool_steps: tuple[int, int, int] = (6, 10, 6)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
     caution: float | None = None

@@ -26,7 +26,7 @@ LEAST_ROWS = 0.02
 """Rows that every level has for sure."""
 LEAST_WEIGHT = 1e-4
 """Of a level in the whole network."""
-ROUNDS = 5
+ROUNDS = 8
 LOCAL_STEPS = 50
 LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
