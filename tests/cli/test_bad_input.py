@@ -45,14 +45,11 @@ def test_infinity(refused, change):
     refused(FIT, "column 'age' holds infinity at row 4", "node 'h0'")
 
 
-def test_nan_names_row_node_and_column(refused, change):
-    change(40, 2, "nan")
-    refused(FIT, "column 'dose' holds NaN at row 39", "data.csv", "node 'h1'")
-
-
-def test_empty_cell(refused, change):
+def test_empty_cells_where_the_method_cannot_take_them(refused, change):
     change(40, 2, "")
-    refused(FIT, "column 'dose' holds NaN at row 39")
+    change(41, 2, "nan")
+    command = f"{FIT} --method fedkmeans --holdout 0"
+    refused(command, "cells are missing (2 are NaN), and FedKMeans cannot", "gtv-mmd")
 
 
 def test_text_in_a_numeric_column(refused, change):

@@ -143,6 +143,23 @@ def test_alpha_chosen_on_held_out_rows(run, files):
     assert fedmixtures.load(files / "auto").method.alpha == float(config["alpha"])
 
 
+def test_empty_cells_are_missing_and_their_number_is_told(run, files, change):
+    change(40, 2, "")
+    change(41, 0, "nan")
+    code, out, err = run(f"{FIT} --out run".replace("gtv-mmd", "local"))
+    assert code == 0, err
+    assert "2 cells (0.6%), taken as missing at random: age (1) and dose (1)" in out
+    found = assignments(files / "run" / "assignments.parquet")
+    assert np.isfinite(found["p0"]).all()
+    assert "–" not in out.split("median held-out")[0][-12:]  # rows with gaps are scored too
+    code, out, _ = run("predict run data.csv --out again.parquet")
+    assert code == 0
+    assert assignments(files / "again.parquet")["component"] == found["component"]
+    assert run("report run --include-rows")[0] == 0
+    compared = "compare data.csv --nodes site --k 2 --repeats 1 --methods local,centralized"
+    assert "centralized" in run(compared)[1]
+
+
 def test_predict(fitted, run):
     folder, _ = fitted
     code, out, err = run("predict run data.csv --out new.csv")

@@ -52,7 +52,7 @@ def test_names_of_features_are_kept_and_named_in_errors(kind, case, make):
     X[50, 1] = np.nan
     broken = FRAMES[kind]({"x": X[:, 0], "site": case.nodes.tolist(), "y": X[:, 1]})
     with pytest.raises(ValueError, match="X contains NaN at row 50, column 'y', node 'b'"):
-        make().fit(broken, nodes="site")
+        make(method="fedkmeans").fit(broken, nodes="site")
 
 
 @over_frames

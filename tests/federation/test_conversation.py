@@ -28,8 +28,9 @@ def allowed(monkeypatch):
     monkeypatch.setenv(DANGER, "yes")
 
 
-def trust_job(**entries):
-    return a_job(TrustThenPool(**QUICK), **({"n_components": dict.fromkeys(SITES, 2)} | entries))
+def trust_job(kind="full", **entries):
+    method = TrustThenPool(**QUICK, covariance_type=kind)
+    return a_job(method, **({"n_components": dict.fromkeys(SITES, 2)} | entries))
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +46,9 @@ def finished(tmp_path_factory):
     return sites, job, exchange
 
 
-def test_without_gate_and_rounding_it_is_the_engine_s(tmp_path):
-    sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN, **LIMITS), trust_job()
+@pytest.mark.parametrize("kind", ["full", "spherical"])
+def test_without_gate_and_rounding_it_is_the_engine_s(kind, tmp_path):
+    sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN, **LIMITS), trust_job(kind)
     sites.run(job)
     alone = engine_solution(job, ROWS, block_size=None)
     for name, found in sites.results(job).items():

@@ -51,6 +51,11 @@ def test_the_page_as_it_is_printed(page):
     assert page(SITE) == (Path(__file__).parent / "explain.txt").read_text()
 
 
+def test_the_covariance_type_says_how_many_numbers_leave(page):
+    text = " ".join(page(SITE, JOB + 'covariance = "diag"\n').split())
+    assert "3 covariances (diag) of 2 features, 15 numbers." in text
+
+
 def test_a_refused_job_says_why(page):
     text = " ".join(page(SITE.replace("200", "20")).split())
     assert "Verdict REFUSED. site 'hospital-2' refuses the job: 40 rounds are asked for" in text

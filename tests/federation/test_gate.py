@@ -18,11 +18,18 @@ from fedmixtures.federation.node.gate import (
     component_discrepancies,
     merge_nearest,
 )
+from fedmixtures.federation.node.rounding import rounded
 from fedmixtures.federation.rounds import NodeRefused, parcels_of
 from fedmixtures.federation.wire.frames import request
-from fedmixtures.federation.wire.message import decode_message
+from fedmixtures.federation.wire.message import (
+    ModelMessage,
+    decode_message,
+    decode_model,
+    encode_message,
+)
 from fedmixtures.federation.wire.sealing import Address
 from fedmixtures.graph.generate import stochastic_blocks
+from fedmixtures.mixture.covariance_types import is_of_type
 from fedmixtures.mixture.precision import double
 from helpers import mixture
 
@@ -72,6 +79,24 @@ def test_a_small_component_is_merged_into_its_nearest_and_moments_are_kept():
     # The empty place tells nothing about what stood there.
     absent = released.weights == 0
     assert (released.means[absent] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["tied", "diag", "spherical"])
+def test_merged_and_rounded_a_model_keeps_its_type(kind):
+    feasible = FeasibleSet(min_weight=1e-4, covariance_type=kind)
+    model, rows = three_groups((20, 15, 5))
+    released, merged = Gate().merged(model, Support(rows), feasible, may_merge=True)
+    assert merged == 1
+    coarse = rounded(released, 0.1, 11, b"s" * 32, feasible)
+    sent = decode_model(encode_message(ModelMessage(coarse), kind), 3, 2, feasible)
+    for one in (released, coarse):
+        assert is_of_type(one, kind)
+    for ours, theirs in zip(coarse.parts, sent.mixture.parts, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    # Every free number lies on a grid of its own, far coarser than rounding errors.
+    factor = np.linalg.cholesky(coarse.covariances[0])
+    step = 0.1 * factor[0, 0] / np.sqrt(2 * 11) / 4
+    np.testing.assert_allclose(np.remainder(factor[0, 0] / 2 ** np.floor(np.log2(step)), 1), 0)
 
 
 def test_every_released_component_rests_on_enough_rows():

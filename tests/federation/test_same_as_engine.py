@@ -6,16 +6,22 @@ import pytest
 
 from federated import SITES, Sites, a_job, engine_solution, log_lines, same_bits, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
+from fedmixtures.mixture.covariance_types import is_of_type
 from helpers import assert_close
 
-COUPLINGS = [Euclidean(), MMD(), KL(n_samples=20)]
+COUPLINGS = [
+    (Euclidean(), "full"),
+    (MMD(), "full"),
+    (MMD(), "tied"),
+    (KL(n_samples=20), "full"),
+]
 
 
-@pytest.mark.parametrize("discrepancy", COUPLINGS, ids=lambda d: type(d).__name__)
-def test_final_models_are_those_of_the_engine(tmp_path, discrepancy):
+@pytest.mark.parametrize(("discrepancy", "kind"), COUPLINGS, ids=lambda d: str(d)[:9])
+def test_final_models_are_those_of_the_engine(tmp_path, discrepancy, kind):
     # The gate is on, and every component rests on enough rows for it.
     rows = site_rows()
-    job = a_job(GTVMin(discrepancy, feasible=FeasibleSet()))
+    job = a_job(GTVMin(discrepancy, feasible=FeasibleSet(), covariance_type=kind))
     sites = Sites(tmp_path, rows)
     exchange = sites.run(job)
     found = sites.results(job)
@@ -23,11 +29,23 @@ def test_final_models_are_those_of_the_engine(tmp_path, discrepancy):
     batched = engine_solution(job, rows, block_size=None)
     assert all(reply.head["round"] == 10 for reply in exchange.replies.values())
     for name in SITES:
+        assert is_of_type(found[name], kind)
         assert same_bits(found[name], alone.mixture(name)), name
         assert_close(found[name], batched.mixture(name), 1e-10)
     sent = [line for name in SITES for line in log_lines(tmp_path, name) if line["event"] == "sent"]
     assert len(sent) == 11 * 2 * len(job.edges)
     assert {line["merged"] for line in sent} == {0}
+
+
+def test_a_type_with_fewer_numbers_sends_fewer_bytes(tmp_path):
+    size = {}
+    for kind in ("full", "diag", "spherical"):
+        job = a_job(GTVMin(feasible=FeasibleSet(), covariance_type=kind), n_rounds=1)
+        Sites(tmp_path / kind, site_rows()).run(job)
+        lines = log_lines(tmp_path / kind, "cork")
+        size[kind] = next(line["bytes"] for line in lines if line["event"] == "sent")
+    assert size["full"] - size["diag"] == pytest.approx(3 * 2 * 8, abs=4)
+    assert size["diag"] - size["spherical"] == pytest.approx(3 * 8, abs=4)
 
 
 def test_sites_with_different_numbers_of_components(tmp_path):

@@ -105,7 +105,7 @@ def compare(
     )
     if settings.holdout == 0:
         raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
-    table = read_table(data, nodes, settings.features, delimiter)
+    table = read_table(data, nodes, settings.features, delimiter, gaps_ok=True)
     task = prepare(settings, table)
     chosen, notes = _possible(chosen, task, settings, drop=methods == "all")
     understood(task, settings, ", ".join(chosen))

@@ -48,6 +48,7 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
         "nodes": f"{len(labels):,}; the smallest is {_checks.plain(labels[least])!r} with "
         f"{counts[least]:,} row{'s' * (counts[least] != 1)}" + learning,
         "features": _checks.listed(table.features, 6).replace("'", ""),
+        **missing_line(table),
         "edges": f"{network.n_edges:,}; {connected}",
         "components": components,
         "method": methods or method_line(task.method, settings),
@@ -62,9 +63,22 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
         console.print(text, soft_wrap=True, markup=False)
 
 
+def missing_line(table: Any) -> dict[str, str]:
+    """How many cells are missing, and in which columns, where any is."""
+    gone = np.isnan(table.rows).sum(0)
+    if not gone.any():
+        return {}
+    most = sorted(zip(gone.tolist(), table.features, strict=True), key=lambda one: -one[0])
+    named = _checks.listed((f"{name} ({n:,})" for n, name in most if n), 4).replace("'", "")
+    share = gone.sum() / table.rows.size
+    return {"missing": f"{gone.sum():,} cells ({share:.1%}), taken as missing at random: {named}"}
+
+
 def hint_scale(task: Any, settings: Any) -> None:
     """Say so where features are far from the order of one that step sizes are made for."""
-    spread = task.problem.data.rows.std(0)
+    from fedmixtures.mixture.moments import column_moments
+
+    spread = np.sqrt(column_moments(task.problem.data.rows)[1])
     far = [f for f, s in zip(task.table.features, spread, strict=True) if not 0.05 <= s <= 20]
     if far and hasattr(task.method, "learning_rate") and not settings.standardize:
         say(

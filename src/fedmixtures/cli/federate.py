@@ -61,6 +61,7 @@ def try_(
     graph: str = "full",
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
     method: Annotated[str, Parameter(name=["--method", "-m"])] = "gtv-mmd",
+    covariance: str = "full",
     alpha: str | None = None,
     features: str | None = None,
     rounds: int = 20,
@@ -88,6 +89,8 @@ def try_(
         Components of every site.
     method
         gtv-mmd, gtv-kl or gtv-euclidean. trust is refused: its messages give rows away.
+    covariance
+        full, tied, diag or spherical, as for `fedmixtures fit`.
     alpha
         How much sites listen to each other.
     features
@@ -107,7 +110,7 @@ def try_(
 
     settings = FitSettings(
         data=data, nodes=nodes, features=names(features), graph=graph, method=method, k=k,
-        alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,
+        covariance=covariance, alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,
     )  # fmt: skip
     with silos():
         run_try(settings, n, out)

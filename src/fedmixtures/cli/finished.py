@@ -56,7 +56,8 @@ def predict(
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
     column = nodes or settings.nodes
-    table = read_table(data, column, features, delimiter or settings.delimiter, constant_ok=True)
+    delimiter = delimiter or settings.delimiter
+    table = read_table(data, column, features, delimiter, constant_ok=True, gaps_ok=True)
     rows = NodeData.from_rows(table.rows, table.nodes)
     joint, density = log_joints(model.solution_, rows), log_densities(model.solution_, rows)
     columns = {
@@ -127,7 +128,8 @@ def _add_rows(folder, content: dict) -> None:
     from fedmixtures.report import planes
 
     settings = FitSettings.from_config(folder.read_config())
-    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    columns = settings.nodes, settings.features, settings.delimiter
+    table = read_table(settings.data, *columns, gaps_ok=True)
     data = NodeData.from_rows(table.rows, table.nodes)
     if [str(label) for label in data.labels] != content["nodes"]["label"]:
         raise ValueError("the data files have changed since the run: they hold other nodes.")

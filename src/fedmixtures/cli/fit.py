@@ -153,7 +153,8 @@ def _begin(settings: Any, out: Path) -> None:
     from fedmixtures.io.tables import read_table
 
     _checks.whole("--rounds", settings.rounds, minimum=0)
-    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    columns = settings.nodes, settings.features, settings.delimiter
+    table = read_table(settings.data, *columns, gaps_ok=True)
     task = prepare(settings, table)
     settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
@@ -177,7 +178,8 @@ def _go_on(folder: Any, settings: Any) -> None:
             f"the run in {str(folder.path)!r} is complete; there is nothing to resume. "
             f"`fedmixtures report {folder.path}` writes its report again."
         )
-    table = read_table(settings.data, settings.nodes, settings.features, settings.delimiter)
+    columns = settings.nodes, settings.features, settings.delimiter
+    table = read_table(settings.data, *columns, gaps_ok=True)
     task = prepare(settings, table)
     understood(task, settings)
     _work(folder, task, settings, resume=True)

@@ -24,6 +24,7 @@ from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.tables import Table
 from fedmixtures.mixture.covariance_types import TYPES, check_type
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import column_moments
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Scale:
         """Mean and standard deviation of all nodes' rows together, or no change."""
         if not standardize:
             return cls(np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
-        return cls(rows.mean(0), TYPES[covariance_type].scales(rows.std(0)))
+        mean, variance = column_moments(rows)
+        return cls(mean, TYPES[covariance_type].scales(np.sqrt(variance)))
 
     def scaled(self, rows: np.ndarray) -> np.ndarray:
         """Rows as the fit sees them."""
@@ -52,10 +54,10 @@ class Scale:
             theta.covariances * np.outer(self.factor, self.factor),
         )
 
-    @property
-    def log_volume(self) -> float:
-        """What to take off a log-density of scaled rows to get that of the table's own."""
-        return float(np.log(self.factor).sum())
+    def log_volume(self, data: NodeData) -> float:
+        """What to take off a mean over nodes of log-densities of scaled rows, for the table's."""
+        of_rows = ~np.isnan(data.rows) @ np.log(self.factor)
+        return float((np.add.reduceat(of_rows, data.offsets[:-1]) / data.counts).mean())
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,9 @@ def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
                 f"choosing alpha: {alpha:g}, fold {fold + 1} of 3"
             ),
         )
+    volume = task.scale.log_volume(task.problem.data)
     tried = ", ".join(
-        f"{alpha:g}: {score - task.scale.log_volume:.3f}"
+        f"{alpha:g}: {score - volume:.3f}"
         for alpha, score in zip(found.alphas, found.scores, strict=True)
     )
     say(f"  alpha {found.alpha:g} chosen by held-out log-likelihood ({tried})")

@@ -27,6 +27,8 @@ class NodeData:
     """Node i holds rows ``offsets[i]`` to ``offsets[i + 1]``."""
     source_index: np.ndarray
     """Where each row stood in the table it came from."""
+    stretch: int = 0
+    """Rows that stand together and lack the same cells, once put `gaps.by_pattern`."""
 
     @classmethod
     def from_rows(cls, X: np.ndarray, nodes: Any = None, sample_weight: Any = None) -> NodeData:

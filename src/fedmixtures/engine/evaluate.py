@@ -6,12 +6,14 @@ import jax
 import numpy as np
 
 from fedmixtures._types import Array
+from fedmixtures.data.gaps import by_pattern
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout, without_edges
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.run.runner import over_blocks, scatter
 from fedmixtures.kernels.compiling import jit_in_order
-from fedmixtures.mixture.density import log_joint, log_joint_observed
+from fedmixtures.kernels.dispatch import log_joints
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
@@ -21,38 +23,32 @@ class Evaluator:
 
     def __init__(self, data: NodeData):
         self.data = data
+        self._laid_out = by_pattern(data)
         with double():
-            self._layout = build_layout(data, without_edges(data.labels))
+            self._layout = build_layout(self._laid_out, without_edges(data.labels))
 
     def log_joint(self, theta: Mixture) -> np.ndarray:
         """Log of weight times component density, (rows, k), in the order the rows came in.
 
-        `theta` is a stack with one mixture per node of the rows.
+        `theta` is a stack with one mixture per node of the rows. Missing cells play no part.
         """
-        data, layout = self.data, self._layout
+        data, layout = self._laid_out, self._layout
         with double(), compilation_cache():
             thetas = scatter(theta, layout, "float64")
             blocks = [
-                np.asarray(self._block(mixtures, np.asarray(group.data.rows)))
+                np.asarray(_evaluate(mixtures, group.data.rows))
                 for mixtures, group in zip(thetas, layout.groups, strict=True)
             ]
-        result = np.empty((len(data.rows), theta.n_components))
+        result = np.empty((len(self.data.rows), theta.n_components))
         within = np.arange(len(data.rows)) - data.offsets[data.node_index]
-        place = layout.position[data.node_index]
+        place, real = layout.position[data.node_index], data.source_index >= 0
         first = 0
         for values in blocks:
             flat = values.reshape(-1, *values.shape[2:])
-            here = np.flatnonzero((place >= first) & (place < first + len(flat)))
+            here = np.flatnonzero((place >= first) & (place < first + len(flat)) & real)
             result[data.source_index[here]] = flat[place[here] - first, within[here]]
             first += len(flat)
         return result
-
-    def _block(self, theta: Mixture, rows: np.ndarray) -> jax.Array:
-        """The marginal of what is there, where cells are missing."""
-        observed = ~np.isnan(rows)
-        if observed.all():
-            return _evaluate(theta, rows)
-        return _evaluate_observed(theta, np.nan_to_num(rows), observed)
 
     def node_losses(self, theta: Mixture) -> np.ndarray:
         """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
@@ -68,10 +64,5 @@ def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
 
 
 @jit_in_order
-def _evaluate(theta: Mixture, rows: Array) -> jax.Array:
-    return over_blocks(jax.vmap(log_joint), theta, rows)
-
-
-@jit_in_order
-def _evaluate_observed(theta: Mixture, rows: Array, observed: Array) -> jax.Array:
-    return over_blocks(log_joint_observed, theta, rows, observed)
+def _evaluate(theta: Mixture, rows: Array | GappyRows) -> jax.Array:
+    return over_blocks(log_joints, theta, rows)

@@ -21,7 +21,7 @@ from fedmixtures.engine.start import start_of
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Conversation, HubProgram, Method, OneShot
-from fedmixtures.methods.registry import method_named
+from fedmixtures.methods.registry import check_gaps, method_named
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
@@ -92,6 +92,7 @@ def solve(
     network = without_edges(data.labels) if network is None else network
     components = _components(n_components, init, data, method)
     method.check(components, network)
+    check_gaps(method, data)
     method = method.bounded(data, components)
     with compilation_cache():
         init = KMeansStart() if init is None else init

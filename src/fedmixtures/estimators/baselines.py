@@ -16,6 +16,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Centralized, Local
 from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.mixture.moments import column_moments
 
 OWN = "own"
 """Name of the level that a node learns from its own rows alone."""
@@ -65,6 +66,6 @@ def all_rows_pooled(method: Any, rows: np.ndarray) -> Method:
 def _ridge(method: Any, rows: np.ndarray) -> float:
     """What the method adds to the diagonal of covariances, or a little of the rows' variance."""
     given = getattr(method, "reg_covar", 0.0)
-    variances = rows.var(0)
+    _, variances = column_moments(rows)
     least = variances[variances > 0].min(initial=1.0)
     return float(max(given, SMALLEST_RIDGE * least))

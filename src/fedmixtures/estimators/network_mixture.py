@@ -192,8 +192,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         warn_constant(data, getattr(self, "feature_names_in_", None))
         problem = resolve.Problem.of(data, self.graph, self._program(), self.n_components)
         init = resolve.resolve_start(self.init)
+        missing = int(np.isnan(data.rows).sum())
+        gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
         teller.say(
-            f"{len(data.rows):,} rows of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
+            f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
             f"edges, by {type(problem.method).__name__}"
         )
         solution = problem.solve(init, **self._settings(resume, teller))

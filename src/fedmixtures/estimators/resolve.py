@@ -20,7 +20,7 @@ from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.registry import METHODS
+from fedmixtures.methods.registry import METHODS, check_gaps
 from fedmixtures.mixture.covariance_types import check_type
 
 STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
@@ -45,6 +45,7 @@ class Problem:
     def checked(self) -> Problem:
         """Itself, if the method takes it."""
         self.method.check(self.n_components, self.network)
+        check_gaps(self.method, self.data)
         return self
 
     def solve(self, init: Any = None, **how: Any) -> Solution:

@@ -10,6 +10,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
+from fedmixtures.methods.registry import remedy_for_gaps
 
 
 def split_nodes(X: Any, nodes: Any) -> tuple[Any, Any]:
@@ -82,12 +83,15 @@ def _is_number(text: str | bytes) -> bool:
 
 def warn_constant(data: NodeData, columns: Any) -> None:
     """Warn of columns that have one value everywhere, or one at every row of some node."""
-    low = np.minimum.reduceat(data.rows, data.offsets[:-1])
-    high = np.maximum.reduceat(data.rows, data.offsets[:-1])
+    low = np.fmin.reduceat(data.rows, data.offsets[:-1])
+    high = np.fmax.reduceat(data.rows, data.offsets[:-1])
     name = lambda c: repr(_checks.plain(columns[c])) if columns is not None else str(c)
-    everywhere = low.min(0) == high.max(0)
+    everywhere = np.fmin.reduce(low) == np.fmax.reduce(high)
     at_node = (low == high) & (data.counts > 1)[:, None] & ~everywhere
-    found = [f"column {name(c)} is {low[0, c]:g} in every row" for c in np.flatnonzero(everywhere)]
+    found = [
+        f"column {name(c)} is {np.fmin.reduce(low)[c]:g} in every row"
+        for c in np.flatnonzero(everywhere)
+    ]
     found += [
         f"column {name(c)} has a single value at node "
         + _checks.listed(data.labels[i] for i in np.flatnonzero(at_node[:, c]))
@@ -114,6 +118,5 @@ def check_finite(X: np.ndarray, nodes: Any, columns: Any, gaps: bool = False) ->
     what = "NaN" if np.isnan(X[row, column]) else "infinity (inf)"
     raise ValueError(
         f"X contains {what} at row {row}, column {name}{at} ({int(bad.sum())} such values in all). "
-        "Drop or fill these rows first"
-        + (", or take a method that fits rows with gaps: method='trust'." if what == "NaN" else ".")
+        "Drop or fill these rows first" + (f", or {remedy_for_gaps()}." if what == "NaN" else ".")
     )

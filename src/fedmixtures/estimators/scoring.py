@@ -26,6 +26,7 @@ from fedmixtures.estimators.convert import to_sklearn
 from fedmixtures.estimators.rows import check_finite, split_nodes, text_column
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Method
+from fedmixtures.mixture.conditional import conditional_draws, conditional_means
 from fedmixtures.mixture.covariance_types import is_of_type, n_parameters
 from fedmixtures.mixture.mixture import Mixture
 
@@ -171,6 +172,44 @@ class NodeScores:
             rows.append(x)
             components.append(component)
         return np.concatenate(rows), np.concatenate(components)
+
+    def impute(
+        self, X: Any, nodes: Any = None, *, n_draws: int | None = None, random_state: Any = None
+    ) -> np.ndarray:
+        """Rows with their missing cells (NaN) filled in by what the node's density says of them.
+
+        Parameters
+        ----------
+        X, nodes
+            As for `score_samples`.
+        n_draws : int or None
+            None: expectations given the other cells of the row. A number: so many draws, which
+            keep the spread and the dependence that expectations lose.
+        random_state
+            Seeds the draws; None is the estimator's.
+
+        Returns
+        -------
+        ndarray
+            Of the shape of X, or (n_draws, rows, features).
+        """
+        if n_draws is not None:
+            _checks.whole("n_draws", n_draws)
+        data = self._grouped(X, nodes)
+        seed = resolve.resolve_seed(self.random_state if random_state is None else random_state)
+        shape = data.rows.shape if n_draws is None else (n_draws, *data.rows.shape)
+        filled = np.empty(shape)
+        for i, label in enumerate(data.labels):
+            rows, _ = data.of(i)
+            density = mixture_at(self.solution_, label, DENSITY)
+            if n_draws is None:
+                found = conditional_means(density, rows)
+            else:
+                rng = np.random.default_rng(node_seed(seed, label))
+                found = conditional_draws(density, rows, n_draws, rng)
+            here = data.source_index[data.offsets[i] : data.offsets[i + 1]]
+            filled[..., here, :] = found
+        return filled
 
     def bic(self, X: Any, nodes: Any = None) -> float:
         """Bayesian information criterion, summed over nodes; lower is better."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import textwrap
 
+import numpy as np
+
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases
 from fedmixtures.federation.node.job_program import coupling_of, program_of
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
+from fedmixtures.mixture.covariance_types import TYPES
 
 WIDTH = 88
 
@@ -89,11 +92,12 @@ def _whose(config: SiteConfig) -> str:
 
 
 def _what(job: Job, d: int) -> str:
-    k = job.most_components
+    k, kind = job.most_components, job.method["fields"].get("covariance_type", "full")
+    numbers = k + k * d + TYPES[kind].compact(np.zeros((k, d, d))).size
     sums = " And its part of sums of statistics over at least three sites." if job.needs_all else ""
     return (
         f"a Gaussian mixture of this site's rows: at most {k} weights, {k} means and {k} "
-        f"covariances of {d} features, {k + k * d + k * d * d} numbers.{sums}"
+        f"covariances ({kind}) of {d} features, {numbers} numbers.{sums}"
     )
 
 

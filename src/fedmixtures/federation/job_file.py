@@ -13,7 +13,8 @@ from fedmixtures.mixture.feasible import FeasibleSet
 
 REQUIRED = ("name", "features", "sites", "edges", "components")
 OPTIONAL = ("seed", "max_stale", "collector", "privacy")
-ENTRIES = (*REQUIRED, *OPTIONAL, "rounds", "shift", "scale", "method", "settings", "feasible")
+OF_METHOD = ("method", "covariance", "settings", "feasible")
+ENTRIES = (*REQUIRED, *OPTIONAL, *OF_METHOD, "rounds", "shift", "scale")
 
 
 def read_job(path: str | Path) -> Job:
@@ -31,7 +32,7 @@ def read_job(path: str | Path) -> Job:
     missing = [entry for entry in REQUIRED if entry not in plain]
     if missing:
         raise ValueError(f"{str(path)!r} lacks the entry {missing[0]!r}.")
-    method = resolve_method(plain.get("method", "gtv-mmd"))
+    method = resolve_method(plain.get("method", "gtv-mmd"), plain.get("covariance", "full"))
     settings: dict[str, Any] = dict(plain.get("settings", {}))
     if hasattr(method, "feasible"):
         settings["feasible"] = FeasibleSet(**plain.get("feasible", {}))

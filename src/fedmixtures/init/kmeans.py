@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_least
+from fedmixtures.data.gaps import filled
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.many_nodes import (
     distinct_rows_of_all,
@@ -61,7 +62,8 @@ class KMeansStart:
     def mixtures(
         self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
     ) -> Mixture:
-        """Starting mixtures of all nodes, stacked."""
+        """Starting mixtures of all nodes, stacked; missing cells are filled for it."""
+        data = filled(data)
         ridge = default_ridge if self.ridge is None else self.ridge
         batched = self.batched or (self.batched is None and data.n_nodes >= BATCHED_FROM)
         seeds = seeds_of_many(seed, data.label_hashes) if batched else None

@@ -55,6 +55,7 @@ def read_table(
     features: Sequence[str] | None = None,
     delimiter: str | None = None,
     constant_ok: bool = False,
+    gaps_ok: bool = False,
 ) -> Table:
     """Read all rows.
 
@@ -71,6 +72,8 @@ def read_table(
         Between the cells of a CSV; a comma, or a tab for ``.tsv``.
     constant_ok
         Whether a column may be the same in all rows: fine for prediction, not for a fit.
+    gaps_ok
+        Whether cells may be empty (NaN).
     """
     files = find_files(sources)
     parts = [_read_file(file, nodes, features, delimiter) for file in files]
@@ -97,15 +100,15 @@ def read_table(
         np.repeat(np.arange(len(files)), lengths),
         np.concatenate([np.arange(n) for n in lengths]),
     )
-    check_table(table, constant_ok)
+    check_table(table, constant_ok, gaps_ok)
     return table
 
 
-def check_table(table: Table, constant_ok: bool = False) -> None:
-    """No rows missing, no NaN or infinity, no column without information."""
+def check_table(table: Table, constant_ok: bool = False, gaps_ok: bool = False) -> None:
+    """No rows missing, no infinity, no NaN unless gaps are fine, no column without information."""
     if not table.n_rows:
         raise ValueError(f"{Path(table.files[0]).name} has no rows. Give a table with rows.")
-    bad = ~np.isfinite(table.rows)
+    bad = np.isinf(table.rows) if gaps_ok else ~np.isfinite(table.rows)
     if bad.any():
         row, column = np.argwhere(bad)[0]
         value = "NaN" if np.isnan(table.rows[row, column]) else "infinity"
@@ -113,13 +116,15 @@ def check_table(table: Table, constant_ok: bool = False) -> None:
             f"column {table.features[column]!r} holds {value} at {table.where(int(row))}; there "
             f"are {int(bad.sum())} such values in all. Drop or fill these rows first."
         )
-    constant = np.flatnonzero((table.rows == table.rows[:1]).all(0))
+    low, high = np.fmin.reduce(table.rows), np.fmax.reduce(table.rows)
+    constant = np.flatnonzero(~(low < high))  # or empty
     if len(constant) and not constant_ok:
-        name = table.features[constant[0]]
+        name, value = table.features[constant[0]], low[constant[0]]
         others = [f for i, f in enumerate(table.features) if i not in constant]
+        what = "empty" if np.isnan(value) else f"{value:g}"
         raise ValueError(
-            f"column {name!r} is {table.rows[0, constant[0]]:g} in every row, so it cannot tell "
-            f"rows apart. Leave it out: --features {','.join(others) or '...'}"
+            f"column {name!r} is {what} in every row, so it cannot tell rows apart. "
+            f"Leave it out: --features {','.join(others) or '...'}"
         )
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Int
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.kernels.dispatch import statistics
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 
@@ -24,7 +25,7 @@ class BlockFit(eqx.Module):
 
 def expectation_maximisation(
     theta: Mixture,
-    rows: Rows,
+    rows: Rows | GappyRows,
     counts: RowWeights,
     n_steps: int = 100,
     tolerance: float | Array = 1e-3,

@@ -6,7 +6,7 @@ outside asks which kernel ran. Kernels for a GPU are tried before they are relie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,12 +16,20 @@ from jaxtyping import Float
 from fedmixtures._types import Array, PerNode, PerSlot, Rows, RowWeights, SlotKeys
 from fedmixtures.kernels.cpu import clustering, drawing, likelihood, matching, pair_sums
 from fedmixtures.kernels.trial import passes
+from fedmixtures.mixture.density import GappyRows, log_joint, log_joint_observed
 from fedmixtures.mixture.linear import UNROLLED
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics, plain_gradient, plain_statistics
+from fedmixtures.mixture.moments import (
+    Statistics,
+    observed_statistics,
+    plain_gradient,
+    plain_statistics,
+)
 
 ROW_CHUNK = 8192
 """Rows of a node beyond this many are visited in chunks, so that memory stays bounded."""
+CPU_ENTRIES, GPU_ENTRIES = 1 << 17, 1 << 27
+"""Entries of the matrices that rows with gaps need in one go, at most."""
 LAYOUT_NODES = 100_000
 """From so many nodes on a GPU does the layout itself, once it has compiled how."""
 BLOCK_NODES, BLOCK_ROWS = 128, 65536
@@ -80,8 +88,13 @@ def sum_together(terms: Sequence[Array], axis: int | tuple[int, ...]) -> list[ja
 # The likelihood of a node's rows -----------------------------------------------------------------
 
 
-def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
-    """`moments.plain_statistics`: the E-step of every node of a block on its own weighted rows."""
+def statistics(theta: Mixture, rows: Rows | GappyRows, row_weights: RowWeights) -> Statistics:
+    """`moments.plain_statistics`: the E-step of every node of a block on its own weighted rows.
+
+    Of rows with gaps, `moments.observed_statistics`.
+    """
+    if isinstance(rows, GappyRows):
+        return _observed_statistics(theta, rows, row_weights)
     k, d = theta.n_components, theta.n_features
     n_sums = likelihood.n_sums(d)
     one_pass = plain_statistics
@@ -93,24 +106,65 @@ def statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistic
         return likelihood.unrolled(theta, rows, row_weights)
     elif n_sums <= likelihood.MOST_SUMS and not on_gpu():
         one_pass = likelihood.rows_last
-    m = rows.shape[1]
-    if m <= ROW_CHUNK:
+    if rows.shape[1] <= ROW_CHUNK:
         return one_pass(theta, rows, row_weights)
-    n_chunks = -(-m // ROW_CHUNK)
-    padding = n_chunks * ROW_CHUNK - m
-    rows = jnp.pad(rows, ((0, 0), (0, padding), (0, 0)))
-    row_weights = jnp.pad(row_weights, ((0, 0), (0, padding)))
-    chunked = (
-        jnp.moveaxis(rows.reshape(len(rows), n_chunks, ROW_CHUNK, -1), 1, 0),
-        jnp.moveaxis(row_weights.reshape(len(rows), n_chunks, ROW_CHUNK), 1, 0),
-    )
-    first = one_pass(theta, chunked[0][0], chunked[1][0])
+    return _summed(lambda *chunk: one_pass(theta, *chunk), (rows, row_weights), ROW_CHUNK)
 
-    def add(total: Statistics, chunk):
-        return jax.tree.map(jnp.add, total, one_pass(theta, *chunk)), None
 
-    rest = jax.tree.map(lambda part: part[1:], chunked)
-    return jax.lax.scan(add, first, rest)[0]
+def _observed_statistics(theta: Mixture, rows: GappyRows, row_weights: RowWeights) -> Statistics:
+    """In chunks of stretches, for each of which and each component there is a matrix."""
+    x, observed = rows.by_stretch, rows.observed
+
+    def one_pass(x, observed, weights):
+        flat = x.reshape(len(x), -1, x.shape[-1])
+        return observed_statistics(theta, GappyRows(flat, observed), weights.reshape(len(x), -1))
+
+    weights = row_weights.reshape(x.shape[:3])
+    return _summed(one_pass, (x, observed, weights), stretches_at_once(theta))
+
+
+def stretches_at_once(theta: Mixture) -> int:
+    """Stretches of every node whose matrices are held together."""
+    nodes, k, d = theta.means.shape
+    return max(1, (GPU_ENTRIES if on_gpu() else CPU_ENTRIES) // (nodes * k * d * d))
+
+
+def log_joints(theta: Mixture, rows: Rows | GappyRows) -> Float[Array, "nodes m k"]:
+    """`density.log_joint` of every node's rows; of rows with gaps, of what is there."""
+    if not isinstance(rows, GappyRows):
+        return jax.vmap(log_joint)(theta, rows)
+    x, width = rows.by_stretch, stretches_at_once(theta)
+
+    def of_chunk(chunk):
+        x, observed = chunk
+        return log_joint_observed(theta, GappyRows(x.reshape(len(x), -1, x.shape[-1]), observed))
+
+    if x.shape[1] <= width:
+        return of_chunk((x, rows.observed))
+    joint = jax.lax.map(of_chunk, _chunks((x, rows.observed), width))
+    return jnp.moveaxis(joint, 0, 1).reshape(len(x), -1, joint.shape[-1])[:, : rows.shape[1]]
+
+
+def _summed(one_pass: Callable[..., Any], parts: tuple[Array, ...], width: int) -> Any:
+    """The sum of what a pass gives for every `width` lines of the second axis."""
+    if parts[0].shape[1] <= width:
+        return one_pass(*parts)
+    chunks = _chunks(parts, width)
+    first = one_pass(*(part[0] for part in chunks))
+    add = lambda total, chunk: (jax.tree.map(jnp.add, total, one_pass(*chunk)), None)
+    return jax.lax.scan(add, first, tuple(part[1:] for part in chunks))[0]
+
+
+def _chunks(parts: tuple[Array, ...], width: int) -> tuple[Array, ...]:
+    """(chunks, nodes, width, ...); zeros behind the last line."""
+
+    def cut(part):
+        n = -(-part.shape[1] // width)
+        room = [(0, 0), (0, n * width - part.shape[1]), *[(0, 0)] * (part.ndim - 2)]
+        padded = jnp.pad(part, room).reshape(len(part), n, width, *part.shape[2:])
+        return jnp.moveaxis(padded, 1, 0)
+
+    return tuple(map(cut, parts))
 
 
 def tile_statistics(
@@ -138,10 +192,11 @@ def rows_at_once() -> int:
 
 
 def nll_and_gradient(
-    theta: Mixture, rows: Rows, row_weights: RowWeights
+    theta: Mixture, rows: Rows | GappyRows, row_weights: RowWeights
 ) -> tuple[PerNode, Mixture]:
     """Weighted negative log-likelihood of every node and its gradient, in closed form."""
-    if rows.shape[1] <= ROW_CHUNK and _likelihood_on_gpu(theta):
+    whole = not isinstance(rows, GappyRows)
+    if whole and rows.shape[1] <= ROW_CHUNK and _likelihood_on_gpu(theta):
         from fedmixtures.kernels.gpu.likelihood import GpuRows, nll_gpu
 
         return nll_gpu(theta, GpuRows.of(rows, row_weights))

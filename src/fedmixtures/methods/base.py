@@ -21,6 +21,7 @@ from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeig
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.covariance_types import check_type
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -160,7 +161,7 @@ class Method(eqx.Module):
 class NodeRows(eqx.Module):
     """What the nodes of a block hold and never send; an engine stacks blocks in front."""
 
-    rows: Float[Array, "*blocks nodes m d"]
+    rows: Float[Array, "*blocks nodes m d"] | GappyRows
     """Padded to a common length; padding has weight zero."""
     row_weights: Float[Array, "*blocks nodes m"]
     """Share of each row in its node: sums to one, or to zero where a block has no node."""

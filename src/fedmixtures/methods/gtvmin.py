@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +80,8 @@ class GTVMin(NodeProgram):
         Shrink covariances to a common shape: the local loss is then that of the maximum a
         posteriori. None is eq. (1).
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     discrepancy: AbstractDiscrepancy = MMD()
     alpha: float = 1.0

@@ -15,7 +15,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from fedmixtures import _checks
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
@@ -71,6 +74,25 @@ def method_named(name: str) -> Method:
     """The method of this name, with its default settings."""
     _checks.one_of("method", name, METHODS)
     return _methods[name]()
+
+
+def remedy_for_gaps() -> str:
+    """What to do where a method cannot fit rows with missing cells: those that can, by name."""
+    able = [name for name, factory in _methods.items() if factory().fits_gaps]
+    return f"take a method that fits rows with missing cells: {', '.join(sorted(able))}"
+
+
+def check_gaps(method: Method, data: NodeData) -> None:
+    """Missing cells only for methods that fit them, and no column without any."""
+    missing = np.isnan(data.rows)
+    if missing.any() and not method.fits_gaps:
+        raise ValueError(
+            f"cells are missing ({int(missing.sum())} are NaN), and {type(method).__name__} cannot "
+            f"fit such rows. Drop or fill these rows, or {remedy_for_gaps()}."
+        )
+    empty = np.flatnonzero(missing.all(0))
+    if len(empty):
+        raise ValueError(f"column {empty[0]} of X has no value in any row. Leave it out.")
 
 
 def registered_classes() -> dict[str, type]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from fedmixtures._types import Array, Scalar
-from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.linear import inverse_cholesky, swept
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -23,34 +26,62 @@ def log_joint(mixture: Mixture, x: Float[Array, "*nodes m d"]) -> Float[Array, "
     return jnp.swapaxes(constant[..., None] - 0.5 * jnp.square(white).sum(-1), -1, -2)
 
 
-def log_joint_observed(
-    mixture: Mixture, x: Float[Array, "*nodes m d"], observed: Bool[Array, "*nodes m d"]
-) -> Float[Array, "*nodes m k"]:
+class GappyRows(eqx.Module):
+    """Rows with missing cells, in stretches of one length whose rows lack the same cells."""
+
+    x: Float[Array, "*nodes m d"]
+    """Any number where a cell is missing."""
+    observed: Bool[Array, "*nodes stretches d"]
+    """Which cells the rows of every stretch have."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the rows."""
+        return self.x.shape
+
+    @property
+    def by_stretch(self) -> Float[Array, "*nodes stretches length d"]:
+        """The rows of every stretch."""
+        *nodes, stretches, d = self.observed.shape
+        return self.x.reshape(*nodes, stretches, -1, d)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, nodes: Any) -> GappyRows:
+        """Those of some nodes."""
+        return GappyRows(self.x[nodes], self.observed[nodes])
+
+
+def log_joint_observed(mixture: Mixture, rows: GappyRows) -> Float[Array, "*nodes m k"]:
     r"""`log_joint` of the cells that were observed: the marginal of every row's own features."""
-    return observed_terms(mixture, x, observed)[0]
+    joint = jnp.swapaxes(observed_terms(mixture, rows)[0], -1, -2)
+    return joint.reshape(*rows.shape[:-1], joint.shape[-1])
 
 
-def observed_terms(
-    mixture: Mixture, x: Float[Array, "*nodes m d"], observed: Bool[Array, "*nodes m d"]
-) -> tuple[Array, Array, Array]:
-    r"""The log joint of observed cells, $S^{-1}\delta$ and $L^{-1}$ with $LL^\top = S$, by row.
+def observed_terms(mixture: Mixture, rows: GappyRows) -> tuple[Array, Array, Array]:
+    r"""By stretch and component: the log joint of observed cells, $E[x - \mu]$, and $Cov[x]$.
 
-    For a row with observed features O, $S = \Sigma_{OO}$ in the rows and columns of O and the
-    identity elsewhere, $\delta = x - \mu$ in O and zero elsewhere: determinant, quadratic form and
-    inverse are those of $\Sigma_{OO}$, and all rows have one shape whatever their gaps.
+    Expectations given the observed cells O of a row: $\delta_O$ and $\Sigma_{MO} \Sigma_{OO}^{-1}
+    \delta_O$ for what is missing, whose covariance is $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
+    \Sigma_{OM}$. All rows have one shape, whatever their gaps.
     """
-    seen = observed[..., None, :].astype(x.dtype)  # (..., m, 1, d)
-    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
-    outer = seen[..., :, None] * seen[..., None, :]
-    blank = eye.reshape(*(1,) * (seen.ndim - 1), *eye.shape) * (1 - seen)[..., None]
-    masked = mixture.covariances[..., None, :, :, :] * outer + blank  # (..., m, k, d, d)
-    inverse, log_determinant = inverse_cholesky(masked)
-    delta = jnp.where(observed[..., None, :], x[..., None, :] - mixture.means[..., None, :, :], 0.0)
-    white = jnp.einsum("...ij,...j->...i", inverse, delta)
-    solved = jnp.einsum("...ij,...i->...j", inverse, white)
-    cells = observed.sum(-1)[..., None].astype(x.dtype)
-    half = 0.5 * (jnp.square(white).sum(-1) + log_determinant + cells * jnp.log(2 * jnp.pi))
-    return _log_weights(mixture)[..., None, :] - half, solved, inverse
+    x, observed = rows.by_stretch, rows.observed[..., None, :]  # (..., stretches, 1, d)
+    means = mixture.means[..., None, :, :]
+    shape = *jnp.broadcast_shapes(observed.shape, means.shape), x.shape[-1]
+    covariances = jnp.broadcast_to(mixture.covariances[..., None, :, :, :], shape)
+    conditional, log_determinant = swept(covariances, jnp.broadcast_to(observed, shape[:-1]))
+    delta = x[..., None, :, :] - means[..., None, :]  # (..., stretches, k, length, d)
+    delta = jnp.where(observed[..., None, :], delta, 0.0)
+    solved = jnp.einsum("...ij,...mj->...mi", conditional, delta)
+    cells = observed.sum(-1).astype(x.dtype)
+    constant = log_determinant + cells * jnp.log(2 * jnp.pi)
+    joint = _log_weights(mixture)[..., None, :, None] - 0.5 * (
+        constant[..., None] - (delta * solved).sum(-1)
+    )
+    gone = (~observed).astype(x.dtype)
+    left = conditional * gone[..., :, None] * gone[..., None, :]
+    return joint, jnp.where(observed[..., None, :], delta, solved), left
 
 
 def _log_weights(mixture: Mixture) -> Float[Array, "*nodes k"]:

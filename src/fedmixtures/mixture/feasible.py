@@ -13,6 +13,7 @@ from fedmixtures._types import Array, Covariances, Means, Weights
 from fedmixtures.mixture.covariance_types import TYPES, check_type
 from fedmixtures.mixture.linear import positive_definite
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import column_moments
 
 
 class FeasibleSet(eqx.Module):
@@ -74,8 +75,8 @@ class FeasibleSet(eqx.Module):
         Means within twice the largest row norm, variances from a thousandth of the smallest
         column variance to ten times the sum of all, weights at least 0.01 (0.2 / k if smaller).
         """
-        centre = np.average(rows, axis=0, weights=row_weights)
-        variances = np.average(np.square(rows - centre), axis=0, weights=row_weights)
+        _, variances = column_moments(rows, row_weights)
+        rows = np.nan_to_num(rows)
         # A constant column has the variance of its own rounding, whatever other columns are like.
         rounding = 8 * np.finfo(np.float64).eps * np.abs(rows).max(axis=0)
         varying = variances[variances > rounding**2]

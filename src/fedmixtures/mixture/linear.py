@@ -190,6 +190,41 @@ def inverse_by_elimination(
     return jax.lax.fori_loop(0, d, eliminate, start)[:2]
 
 
+def swept(
+    matrices: Float[Array, "*batch d d"], chosen: Bool[Array, "*batch d"]
+) -> tuple[Float[Array, "*batch d d"], Float[Array, "*batch"]]:
+    r"""Sweep positive definite matrices on some of their indices, O; the others are M.
+
+    Where A was stand $-A_{OO}^{-1}$, $A_{MO} A_{OO}^{-1}$ and $A_{MM} - A_{MO} A_{OO}^{-1} A_{OM}$:
+    minus a precision, regression coefficients and what regression leaves. With it $\ln|A_{OO}|$.
+    """
+    d = matrices.shape[-1]
+    table, index = _batch_last(matrices), jnp.arange(d)
+    chosen = jnp.moveaxis(chosen.reshape(-1, d), 0, -1)
+
+    def around(table, p):
+        """What the sweep of `p` adds, as column times row; nothing where it is not chosen."""
+        here = (index == p)[:, None]
+        pivot = table[p, p]
+        row = jnp.where(here, 1.0, table[p]) / pivot[None]
+        row = jnp.where(chosen[p][None], row, 0.0)
+        return jnp.where(here, 1.0, table[:, p]), row, jnp.where(chosen[p], jnp.log(pivot), 0.0)
+
+    def sweep(p, carry):
+        table, total, column, row, log_pivot = carry
+        here = index == p
+        cross = here[:, None] ^ here[None]
+        sign = jnp.where(cross, 1.0, -1.0).astype(table.dtype)[:, :, None]
+        gone = (here[:, None] | here[None])[:, :, None] & chosen[p][None, None]
+        table = jnp.where(gone, 0.0, table) + sign * column[:, None] * row[None]
+        return table, total + log_pivot, *around(table, jnp.minimum(p + 1, d - 1))
+
+    start = table, jnp.zeros(table.shape[-1], table.dtype), *around(table, 0)
+    table, log_determinant = jax.lax.fori_loop(0, d, sweep, start)[:2]
+    shape = matrices.shape
+    return jnp.moveaxis(table, -1, 0).reshape(shape), log_determinant.reshape(shape[:-2])
+
+
 def sum_of(terms: Iterable[Any]) -> Any:
     """Sum without the leading ``0 +`` of the builtin, which XLA would keep."""
     terms = list(terms)

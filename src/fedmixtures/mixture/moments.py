@@ -11,10 +11,11 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+import numpy as np
+from jaxtyping import Float
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
-from fedmixtures.mixture.density import log_joint, observed_terms
+from fedmixtures.mixture.density import GappyRows, log_joint, observed_terms
 from fedmixtures.mixture.linear import cholesky, inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
@@ -49,33 +50,34 @@ def plain_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Sta
     )
 
 
-def observed_statistics(
-    theta: Mixture, rows: Rows, observed: Bool[Array, "nodes m d"], row_weights: RowWeights
-) -> Statistics:
+def observed_statistics(theta: Mixture, rows: GappyRows, row_weights: RowWeights) -> Statistics:
     r"""The E-step where cells are missing at random: expectations given what was observed.
 
-    A missing part has, in each component, the conditional mean $\mu_M + \Sigma_{MO}
-    \Sigma_{OO}^{-1} \delta_O$ and covariance $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
-    \Sigma_{OM}$; sums over rows are of these expectations.
+    `plain_gradient` of these sums is the gradient of the likelihood of what was observed.
     """
-    joint, solved, inverse = observed_terms(theta, rows, observed)
-    log_density = jax.nn.logsumexp(joint, axis=-1)
-    share = jnp.exp(joint - log_density[..., None]) * row_weights[..., None]
-    seen = observed[:, :, None, :].astype(rows.dtype)
-    delta = jnp.where(observed[:, :, None], rows[:, :, None] - theta.means[:, None], 0.0)
-    filled = delta + (1 - seen) * jnp.einsum("nkij,nmkj->nmki", theta.covariances, solved)
-    # W = L^-1 Sigma_O. gives the part of Sigma that the observed cells explain.
-    explained = jnp.einsum("nmkij,nmkjl->nmkil", inverse * seen[..., None, :],
-                           jnp.broadcast_to(theta.covariances[:, None], inverse.shape))  # fmt: skip
-    left = theta.covariances[:, None] - jnp.einsum("nmkij,nmkil->nmkjl", explained, explained)
-    left = left * (1 - seen)[..., :, None] * (1 - seen)[..., None, :]
-    second = jnp.einsum("nmki,nmkj->nkij", share[..., None] * filled, filled)
+    joint, expected, left = observed_terms(theta, rows)  # by stretch, then component
+    log_density = jax.nn.logsumexp(joint, axis=2)
+    weights = row_weights.reshape(log_density.shape)
+    share = jnp.exp(joint - log_density[:, :, None]) * weights[:, :, None]
+    second = jnp.einsum("ntkmi,ntkmj->nkij", share[..., None] * expected, expected)
     return Statistics(
-        (row_weights * log_density).sum(-1),
-        share.sum(1),
-        jnp.einsum("nmk,nmki->nki", share, filled),
-        second + jnp.einsum("nmk,nmkij->nkij", share, left),
+        (weights * log_density).sum((1, 2)),
+        share.sum((1, 3)),
+        jnp.einsum("ntkm,ntkmi->nki", share, expected),
+        second + jnp.einsum("ntk,ntkij->nkij", share.sum(3), left),
     )
+
+
+def column_moments(
+    rows: Float[np.ndarray, "m d"], row_weights: Float[np.ndarray, " m"] | None = None
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
+    """Mean and variance of every column, of the cells that are there; zero where none is."""
+    weights = np.ones(len(rows)) if row_weights is None else row_weights
+    share = np.where(np.isnan(rows), 0.0, weights[:, None])
+    share = share / np.maximum(share.sum(0), np.finfo(np.float64).tiny)
+    rows = np.nan_to_num(rows)
+    centre = (share * rows).sum(0)
+    return centre, (share * np.square(rows - centre)).sum(0)
 
 
 def plain_gradient(theta: Mixture, s: Statistics) -> Mixture:

@@ -38,6 +38,11 @@ class Plane:
         """Width and height of the window."""
         return self.high - self.low
 
+    def placed(self, rows: np.ndarray) -> np.ndarray:
+        """Rows (m, 2) in shares of the window; NaN where a feature that counts is missing."""
+        used = self.axes.any(0)
+        return (rows[:, used] @ self.axes[:, used].T - self.low) / self.span
+
     def project(self, theta: Mixture) -> tuple[np.ndarray, np.ndarray]:
         """Means (..., k, 2) and covariances (..., k, 2, 2) on the plane."""
         means = np.asarray(theta.means @ self.axes.T)
@@ -129,13 +134,15 @@ def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
     """
     from scipy.ndimage import gaussian_filter, uniform_filter
 
-    place = (data.rows @ plane.axes.T - plane.low) / plane.span * grid
+    place = plane.placed(data.rows) * grid
     flat = not plane.axes[1].any()
     images = np.zeros((data.n_nodes, grid, grid), dtype=np.uint8)
-    for i, count in enumerate(data.counts):
+    for i in range(data.n_nodes):
+        own = place[data.offsets[i] : data.offsets[i + 1]]
+        own = own[~np.isnan(own).any(1)]
+        count = len(own)
         if count < FEWEST_ROWS:
             continue
-        own = place[data.offsets[i] : data.offsets[i + 1]]
         width = np.maximum(own.std(0) * count ** (-1 / 6), 0.6)
         if flat:
             own = np.column_stack([own[:, 0], np.full(count, grid / 2)])
@@ -152,8 +159,8 @@ def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
 
 
 def pack_rows(data: NodeData, plane: Plane) -> np.ndarray:
-    """Places of all rows in the window as pairs of 16-bit numbers."""
-    place = (data.rows @ plane.axes.T - plane.low) / plane.span
+    """Places of all rows as pairs of 16-bit numbers; far outside where a cell is missing."""
+    place = np.nan_to_num(plane.placed(data.rows), nan=3.0)
     if not plane.axes[1].any():
         place[:, 1] = 0.5
     return np.rint(np.clip(place, -3, 3) * MEAN_UNIT).astype("<i2")

@@ -210,8 +210,7 @@ def test_starts_are_made_of_releases_alone(data, nodes, own):
     for these in (nodes, with_others):
         heard = Heard(these, release)
         live = np.ones(len(heard.receiver), bool)
-        no_level = None  # there is no own level to look at
-        asked = pooled_level(these, no_level, heard, groups, live, np.array([8.0]), (1, 1, 1), 3)
+        asked = pooled_level(these, own, heard, groups, live, np.array([8.0]), (1, 1, 1), 3)
         offers.append(next(asked))
     assert all(offer.of_releases for offer in offers)
     for one, two in zip(offers[0].share.parts, offers[1].share.parts, strict=True):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._types import Label
+from fedmixtures.data.gaps import by_pattern
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.filling import Group, Plan, fill
 from fedmixtures.engine.layout.slots import Slots
@@ -91,10 +92,11 @@ def build_layout(
     seed: int = 0,
 ) -> Layout:
     """Lay out rows and neighbours of all nodes; `block_size=1` gives every node its own block."""
+    data = by_pattern(data)
     plans = plan_groups(data.counts, network.degree, block_size)
     position, slot_start = places_of(plans, data.n_nodes)
     place = sum(plan.places for plan in plans)
-    if dispatch.lays_out_on_device(data.n_nodes, len(data.rows)):
+    if not data.stretch and dispatch.lays_out_on_device(data.n_nodes, len(data.rows)):
         from fedmixtures.engine.layout.filling_gpu import fill_on_gpu
 
         places = position, slot_start
@@ -136,7 +138,8 @@ def node_group(
     `neighbours` gives the weight of each edge. Returned with it: the neighbour of every slot.
     """
     data, network = _with_neighbours(label, rows, row_weights, neighbours)
-    n, m, labels = len(neighbours), len(rows), data.labels
+    data = by_pattern(data)
+    n, m, labels = len(neighbours), len(data.rows), data.labels
     slots = Slots.of(network, data.label_hashes, seed)
     plan = Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
     nowhere = np.zeros(2 * n, dtype=np.int64)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from fedmixtures.data.gaps import with_gaps
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.slots import Slots
 from fedmixtures.methods.base import NodeRows
@@ -66,7 +67,7 @@ def fill(
     reverse_place: np.ndarray,
     dtype: str,
 ) -> Group:
-    """The padded arrays of one group, whose first place is `first`.
+    """The padded arrays of one group, whose first place is `first`; `data` is `by_pattern`.
 
     `sender_place` and `reverse_place` say for every directed edge what `Group` holds by slot.
     """
@@ -90,7 +91,7 @@ def fill(
 
     own_place = first + np.arange(plan.places, dtype=np.int32)[:, None]
     return Group(
-        NodeRows(*map(on_device, _rows(plan, data, dtype))),
+        jax.tree.map(on_device, _rows(plan, data, dtype)),
         on_device(per_slot(slots.weight, dtype)),
         on_device(per_slot(sender_place, np.int32, own_place)),
         on_device(per_slot(reverse_place, np.int32)),
@@ -99,7 +100,7 @@ def fill(
     )
 
 
-def _rows(plan: Plan, data: NodeData, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rows(plan: Plan, data: NodeData, dtype: str) -> NodeRows:
     """Rows (places, m, d) and their shares, zero behind each node's last; total weights."""
     m, totals = plan.rows, np.zeros(plan.places, dtype)
     rows = np.zeros((plan.places, m, data.n_features), dtype)
@@ -109,7 +110,7 @@ def _rows(plan: Plan, data: NodeData, dtype: str) -> tuple[np.ndarray, np.ndarra
     _copy(data.rows, data.offsets, plan.nodes, rows)
     _copy(data.row_weights[:, None], data.offsets, plan.nodes, shares[:, :, None])
     shares[: len(total)] /= totals[: len(total), None]
-    return rows, shares, totals
+    return NodeRows(with_gaps(rows, data), shares, totals)
 
 
 def _copy(table: np.ndarray, offsets: np.ndarray, nodes: np.ndarray, out: np.ndarray) -> None:

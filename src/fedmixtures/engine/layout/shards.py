@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedmixtures._types import Array, Device
+from fedmixtures.data.gaps import by_pattern
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import SLOT_COST, Layout, places_of, plan_groups
 from fedmixtures.engine.layout.filling import Group, Plan, fill
@@ -54,6 +55,7 @@ def build_sharded_layout(
     seed: int = 0,
 ) -> ShardedLayout:
     """Lay out rows and neighbours over `devices`; every node stands on one of them."""
+    data = by_pattern(data)
     n, mesh = len(devices), Mesh(np.array(devices), (AXIS,))
     work = data.counts + SLOT_COST * network.degree
     part = cut_into_parts(network, work, n)

@@ -30,7 +30,7 @@ from fedmixtures.engine.layout.blocks import node_block
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP, total
 from fedmixtures.federation.node.gate import Gate, Support
-from fedmixtures.federation.node.job_program import BOUNDS
+from fedmixtures.federation.node.job_program import feasible_of
 from fedmixtures.federation.node.session import Refused, job_rows, rows_fingerprint
 from fedmixtures.federation.node.store import Store, digest
 from fedmixtures.federation.wire.message import (
@@ -96,7 +96,7 @@ class ConversationSession:
     ):
         self.job, self.site, self.gate, self.given = job, site, gate, program
         self.at_home = Support(job_rows(job, support.rows), support.people)
-        self.support, self.feasible = self.at_home, BOUNDS
+        self.support, self.feasible = self.at_home, feasible_of(program)
         self.fingerprint = rows_fingerprint(job, self.at_home.rows)
         self.store = Store(folder, self.fingerprint, keep=job.last_round)
         self.inputs, self.released = self.store.answers()
@@ -270,7 +270,8 @@ class ConversationSession:
         k, d = mixture.n_components, mixture.n_features
         said = ModelMessage(mixture, float(np.asarray(message.rows)[0]))
         exchange = Exchange(
-            dict.fromkeys(self.edges, said), lambda content: decode_model(content, k, d, BOUNDS)
+            dict.fromkeys(self.edges, said),
+            lambda content: decode_model(content, k, d, self.feasible),
         )
         heard = yield exchange
         self.n_models += 1
@@ -361,7 +362,8 @@ class ConversationSession:
         # Spread of the own rows in each component; of too few rows, that of the common units.
         spread = np.diagonal(second, axis1=-2, axis2=-1) / np.maximum(mass, 1.0)[..., None]
         spread = np.sqrt(np.where(mass[..., None] >= 1.0, np.clip(spread, 1e-6, 1e2), 1.0))
-        upper = np.triu_indices(d)
+        apart = self.feasible.covariance_type in ("diag", "spherical")
+        upper = np.diag_indices(d) if apart else np.triu_indices(d)
         heavy = np.concatenate([first, second[..., upper[0], upper[1]]], axis=-1)
         widths = np.concatenate([spread, spread[..., upper[0]] * spread[..., upper[1]]], axis=-1)
         heavy = np.where(enough[..., None], heavy, 0.0)

@@ -19,6 +19,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._ties import clearly_less, first_least
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
@@ -136,6 +137,7 @@ def merge_nearest(mixture: Mixture, small: int, feasible: FeasibleSet) -> Mixtur
     # What stays behind in the empty place must not tell what stood there.
     weights[small], means[small] = 0.0, 0.0
     covariances[small] = np.eye(mixture.n_features)
+    covariances = TYPES[feasible.covariance_type].project(covariances, weights)
     # Two distant components may make a wider one than the set allows.
     return projected(Mixture(weights, means, covariances), feasible)
 

@@ -15,7 +15,7 @@ from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.codec import decode, encode
-from fedmixtures.methods.base import Method
+from fedmixtures.methods.base import Conversation, Method
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.covariance_types import of_type
@@ -126,9 +126,9 @@ def coupling_of(program: GTVMin | TrustThenPool) -> str:
     return type(program.discrepancy).__name__.lower()
 
 
-def feasible_of(program: GTVMin | TrustThenPool) -> FeasibleSet:
+def feasible_of(program: GTVMin | Conversation) -> FeasibleSet:
     """Bounds of all models of this program."""
-    if isinstance(program, TrustThenPool):
+    if isinstance(program, Conversation):
         return replace(BOUNDS, covariance_type=program.covariance_type)
     if program.feasible is None:
         raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")

@@ -58,7 +58,8 @@ class ReleasePoint:
         if rule is None:
             raise GateRefusal(f"the release gate knows no {type(message).__name__}")
         allowed, merged = rule(self, message, session)
-        return Clearance(allowed, encode_message(allowed), merged)
+        content = encode_message(allowed, session.feasible.covariance_type)
+        return Clearance(allowed, content, merged)
 
     def let_through(self, session: ConversationSession) -> None:
         """What the node itself needs to know of its messages: how they leave."""

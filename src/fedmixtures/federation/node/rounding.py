@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from fedmixtures.federation.node.gate import projected
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -35,12 +36,15 @@ def rounded(
     slots = mixture.n_components
     offset = uniform(secret, slots * (1 + d + d * d)).reshape(slots, -1)[present]
     at_weight, at_mean, at_factor = np.split(offset, [1, 1 + d], axis=1)
+    # What is one number in a type is rounded as one: an average of several would be finer.
+    kind = TYPES[feasible.covariance_type]
+    at_factor = kind.expanded(kind.compact(at_factor.reshape(k, d, d)), k, d)
     weights = to_grid(weights, fraction * np.sqrt(weights * (1 - weights) / n), at_weight[:, 0])
     variances = np.diagonal(covariances, axis1=1, axis2=2)
     means = to_grid(means, fraction * np.sqrt(variances / n), at_mean)
     factors = np.linalg.cholesky(covariances)
     errors = fraction * np.sqrt(factor_variances(factors) / n)
-    factors = np.tril(to_grid(factors, errors, at_factor.reshape(k, d, d)))
+    factors = np.tril(to_grid(factors, errors, at_factor))
     out = [np.array(part) for part in mixture.parts]
     weights = np.maximum(weights, feasible.min_weight)
     out[0][present], out[1][present] = weights / weights.sum(), means

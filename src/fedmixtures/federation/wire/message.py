@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmixtures.federation.wire.frames import Frame, FrameError
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -68,8 +69,11 @@ class MaskedShare:
 Message = ModelMessage | PrivateModelMessage | Silence | Whole | MaskedShare
 
 
-def encode_message(message: Message) -> bytes:
-    """The message as a frame; silence is as long as a model."""
+def encode_message(message: Message, covariance_type: str = "full") -> bytes:
+    """The message as a frame; silence is as long as a model.
+
+    Covariances are sent as the numbers that are free in their type.
+    """
     if isinstance(message, Whole):
         return Frame({"schema": SCHEMA}, {"numbers": message.numbers}).encode()
     if isinstance(message, MaskedShare):
@@ -83,6 +87,7 @@ def encode_message(message: Message) -> bytes:
         parts = tuple(np.asarray(part) for part in message.mixture.to_numpy().parts)
         rows = getattr(message, "rows", 0.0)
     arrays = dict(zip(("weights", "means", "covariances"), parts, strict=True))
+    arrays["covariances"] = TYPES[covariance_type].compact(arrays["covariances"])
     head = {"schema": SCHEMA, "silent": int(isinstance(message, Silence))}
     return Frame(head, arrays | {"rows": np.array(rows)}).encode()
 
@@ -132,15 +137,17 @@ def decode_model(
 ) -> ModelMessage | None:
     """A model with its number of rows, or None from a node that only listens.
 
-    `ModelRefused` for wrong shapes, numbers that are not finite, and mixtures off the simplex, not
-    positive definite or outside the feasible set.
+    Covariances are of the feasible set's type. `ModelRefused` for wrong shapes, numbers that are
+    not finite, and mixtures off the simplex, not positive definite or outside the feasible set.
     """
     frame = _framed(content)
     silent = frame.head.get("silent")
     if frame.boxes or silent not in (0, 1):
         raise ModelRefused(f"the message is not of the schema {SCHEMA}")
     k, d = n_components, n_features
-    shapes = {"weights": (k,), "means": (k, d), "covariances": (k, d, d), "rows": ()}
+    kind = TYPES["full" if feasible is None else feasible.covariance_type]
+    covariances = kind.compact(np.zeros((k, d, d))).shape
+    shapes = {"weights": (k,), "means": (k, d), "covariances": covariances, "rows": ()}
     if set(frame.arrays) != set(shapes):
         raise ModelRefused(f"the message holds other arrays than {', '.join(shapes)}")
     for name, shape in shapes.items():
@@ -150,9 +157,10 @@ def decode_model(
         return None
     if not all(np.isfinite(array).all() for array in frame.arrays.values()):
         raise ModelRefused("the message holds NaN or infinity")
-    *parts, rows = (frame.arrays[name] for name in shapes)
+    weights, means, compact, rows = (frame.arrays[name] for name in shapes)
     if not 0 <= rows <= MOST_ROWS:
         raise ModelRefused("the number of rows is out of bounds")
+    parts = weights, means, kind.expanded(compact, k, d)
     check_model(*parts, feasible=feasible)
     return ModelMessage(Mixture(*parts), float(rows))
 

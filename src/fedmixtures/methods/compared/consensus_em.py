@@ -93,6 +93,7 @@ class ConsensusEM(NodeProgram):
         maximum likelihood.
     """
 
+    fits_gaps: ClassVar[bool] = True
     descends: ClassVar = False  # blending may cost a node likelihood; only NaN is a failure
 
     eps: float = 0.02

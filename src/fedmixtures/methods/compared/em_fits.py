@@ -10,8 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
+from fedmixtures.data.gaps import by_pattern, filled, padded
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init.kmeans import (
     BATCHED_FROM,
@@ -90,10 +91,12 @@ class EMFits(OneShot):
         EM stops when the mean log-likelihood changes by less than `tol`, or after `max_iter` steps.
     engine
         ``"sklearn"`` is the paper's. ``"jax"`` runs the fits of all nodes and starts together; it
-        alone knows fractional sample weights and a prior.
+        alone knows fractional sample weights and a prior, and is taken where cells are missing.
     prior
         Shrink covariances to a common shape; None is plain maximum likelihood.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     n_init: int = 5
     reg_covar: float = 1e-6
@@ -133,12 +136,14 @@ class EMFits(OneShot):
     def fit_all(self, tasks: Sequence[OneFit]) -> Fits:
         """Fit every task on its own."""
         tasks = [in_order(task) for task in tasks]
+        whole = filled(together(tasks))
         counts = {task.label: len(distinct_rows(task.rows, task.counts)[0]) for task in tasks}
         _checks.enough_rows(counts, {task.label: task.n_components for task in tasks})
+        by_jax = self.engine == "jax" or any(np.isnan(task.rows).any() for task in tasks)
         # Threads cost more than they bring on rows this few, much more on a busy machine.
         few = max(len(task.rows) for task in tasks) < MANY_ROWS
         with threadpool_limits(1) if few else nullcontext():
-            return self._by_jax(tasks) if self.engine == "jax" else self._by_sklearn(tasks)
+            return self._by_jax(tasks, whole) if by_jax else self._by_sklearn(tasks)
 
     def _by_sklearn(self, tasks: list[OneFit]) -> Fits:
         from sklearn.exceptions import ConvergenceWarning
@@ -148,7 +153,7 @@ class EMFits(OneShot):
             rows = repeated(task)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
-                starts = self._starts(task)
+                starts = self._starts(task, task.rows)
                 tried = [self._sklearn_model(task, start).fit(rows) for start in starts]
             bounds = np.array([model.lower_bound_ for model in tried])
             model = tried[first_greatest(bounds, scale=1.0)]
@@ -176,12 +181,15 @@ class EMFits(OneShot):
             precisions_init=TYPES[self.covariance_type].compact(precisions),
         )
 
-    def _by_jax(self, tasks: list[OneFit]) -> Fits:
+    def _by_jax(self, tasks: list[OneFit], whole: NodeData) -> Fits:
+        """`whole`: the rows of all tasks without gaps, for starts."""
         mixtures: list[Mixture | None] = [None] * len(tasks)
         unsettled = []
         for batch in batches_of(tasks, self.n_init):
-            starts = self._starts_of([tasks[i] for i in batch], many=len(tasks) >= BATCHED_FROM)
-            fitted = self._run([tasks[i] for i in batch], starts)
+            here = [tasks[i] for i in batch]
+            rows = [whole.of(i)[0] for i in batch]
+            starts = self._starts_of(here, rows, many=len(tasks) >= BATCHED_FROM)
+            fitted = self._run(here, starts)
             first = 0
             for i, own in zip(batch, starts, strict=True):
                 span = slice(first, first + len(own))
@@ -194,18 +202,13 @@ class EMFits(OneShot):
         labels = [tasks[i].label for i in sorted(unsettled)]
         return Fits([mixture for mixture in mixtures if mixture is not None], labels)
 
-    def _starts_of(self, tasks: list[OneFit], many: bool) -> list[list[Mixture]]:
+    def _starts_of(
+        self, tasks: list[OneFit], whole: list[np.ndarray], many: bool
+    ) -> list[list[Mixture]]:
         """The starts of every task; k-means of many tasks runs in JAX, with draws of its own."""
         if not many or any(task.start is not None for task in tasks):
-            return [self._starts(task) for task in tasks]
-        sizes = [len(task.rows) for task in tasks]
-        data = NodeData(
-            labels=tuple(task.label for task in tasks),
-            rows=np.concatenate([task.rows for task in tasks]),
-            row_weights=np.concatenate([task.counts for task in tasks]),
-            offsets=np.concatenate([[0], np.cumsum(sizes)]),
-            source_index=np.arange(sum(sizes)),
-        )
+            return [self._starts(task, rows) for task, rows in zip(tasks, whole, strict=True)]
+        data = replace(together(tasks), rows=np.concatenate(whole))
         ks = [task.n_components for task in tasks]
         seeds = np.array([task.seed for task in tasks], dtype=np.uint32)
         found = mixtures_of_many(data, ks, seeds, self.n_init, self.reg_covar, keep_all=True)
@@ -213,24 +216,20 @@ class EMFits(OneShot):
         each = [found.at(i).trimmed() for i in range(len(found.weights))]
         return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(tasks))]
 
-    def _starts(self, task: OneFit) -> list[Mixture]:
+    def _starts(self, task: OneFit, rows: np.ndarray) -> list[Mixture]:
         """The starts scikit-learn would make: one random stream through all of them."""
         if task.start is not None:
             return [task.start]
         k = task.n_components
-        found = clusterings(task.rows, task.counts, k, self.n_init, task.seed)
-        clustered = lambda labels: clustered_mixture(
-            task.rows, task.counts, labels, k, self.reg_covar
-        )
+        found = clusterings(rows, task.counts, k, self.n_init, task.seed)
+        clustered = lambda labels: clustered_mixture(rows, task.counts, labels, k, self.reg_covar)
         return [of_type(clustered(one.labels_), self.covariance_type) for one in found]
 
     def _run(self, tasks: list[OneFit], starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all tasks of a batch."""
         owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
-        m, d = rounded_up(max(len(task.rows) for task in tasks)), tasks[0].rows.shape[1]
-        rows, counts = np.zeros((len(tasks), m, d)), np.zeros((len(tasks), m))
-        for i, task in enumerate(tasks):
-            rows[i, : len(task.rows)], counts[i, : len(task.rows)] = task.rows, task.counts
+        data = by_pattern(together(tasks))
+        rows, counts = padded(data, rounded_up(data.counts.max()))
         theta = Mixture.stack([start for own in starts for start in own])
         with double():
             numbers = jnp.asarray([self.tol, self.reg_covar])
@@ -241,10 +240,21 @@ class EMFits(OneShot):
 
 @jit_in_order
 def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior, kind: str) -> BlockFit:
-    theta = jax.tree.map(jnp.asarray, theta)
-    rows, counts = jnp.asarray(rows)[owner], jnp.asarray(counts)[owner]
+    theta, rows, counts = jax.tree.map(jnp.asarray, (theta, rows, counts))
     how = max_iter, numbers[0], numbers[1], prior, kind
-    return expectation_maximisation(theta, rows, counts, *how)
+    return expectation_maximisation(theta, rows[owner], counts[owner], *how)
+
+
+def together(tasks: Sequence[OneFit]) -> NodeData:
+    """The rows of all tasks, each as a node."""
+    sizes = [len(task.rows) for task in tasks]
+    return NodeData(
+        labels=tuple(task.label for task in tasks),
+        rows=np.concatenate([task.rows for task in tasks]),
+        row_weights=np.concatenate([task.counts for task in tasks]),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        source_index=np.arange(sum(sizes)),
+    )
 
 
 def batches_of(tasks: list[OneFit], n_init: int) -> list[list[int]]:

@@ -13,7 +13,7 @@ That is EM for $\sum_i \ln p_i$: the likelihood of all rows never falls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,8 @@ class FedEM(HubProgram):
     prior
         Shrink covariances to a common shape; None is plain maximum likelihood.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     aggregate: Literal["exact", "average"] = "exact"
     reg_covar: float = 1e-6

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._types import Array
 from fedmixtures.methods.base import Block, Broadcast, Outcome, PerNeighbour
 from fedmixtures.methods.compared.from_local_fits import (
     FromLocalFits,
@@ -25,6 +26,7 @@ from fedmixtures.methods.compared.from_local_fits import (
     padded_rows,
 )
 from fedmixtures.methods.compared.pooling import check_share, summed
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
 REFIT_STEPS = 20
@@ -94,9 +96,9 @@ class FedeRiCo(FromLocalFits):
         if not self.held_out_share:
             return counts > 0
         every = max(2, round(1 / self.held_out_share))
-        return (counts > 0) & (np.arange(counts.shape[1]) % every == every - 1)
+        return (counts > 0) & (np.cumsum(counts > 0, axis=1) % every == 0)
 
-    def _refitted(self, theta: Mixture, rows: np.ndarray, counts: np.ndarray) -> Mixture:
+    def _refitted(self, theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Mixture:
         """EM on the rows that do not judge, from the fit of all rows."""
         for _ in range(REFIT_STEPS):
             theta = self.m_step(theta, e_step(theta, rows, counts))

@@ -12,7 +12,7 @@ centres, and groups are merged once: their number is K.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class FedGEM(OneShot):
     reg_covar, prior
         As for the other EM methods.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     radius: Literal["largest", "half"] = "largest"
     final_factor: float = 0.2

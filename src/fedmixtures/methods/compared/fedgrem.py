@@ -24,7 +24,7 @@ part is an extension, as the paper that compares the method needed one too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -98,6 +98,8 @@ class FedGrEM(HubProgram):
     prior
         Draw covariances to a common shape as well; None is plain maximum likelihood.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     eta: float = 0.1
     C_lambda: float = 1.0

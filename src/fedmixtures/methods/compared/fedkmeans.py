@@ -32,6 +32,7 @@ from fedmixtures.methods.base import (
     Outgoing,
     Prepared,
 )
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
 SMALLEST_VARIANCE = 1e-6
@@ -167,6 +168,7 @@ class HubKMeans(HubProgram):
 
 def squared_distances(centres: Means, data: NodeRows) -> Float[Array, "nodes m k"]:
     """Of every row to every centre."""
+    assert not isinstance(data.rows, GappyRows)  # refused before
     difference = data.rows[:, :, None, :] - centres[:, None, :, :]
     return jnp.square(difference).sum(-1)
 

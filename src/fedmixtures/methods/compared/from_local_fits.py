@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +12,17 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Array
+from fedmixtures.data.gaps import by_pattern, padded
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
-from fedmixtures.kernels.dispatch import statistics
+from fedmixtures.kernels.dispatch import log_joints, statistics
 from fedmixtures.methods.base import Block, Conversation
 from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.methods.compared.pooling import check_em
 from fedmixtures.mixture import em
-from fedmixtures.mixture.density import log_density
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -38,6 +40,8 @@ class FromLocalFits(Conversation):
     prior
         Shrink covariances to a common shape; None is plain maximum likelihood.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     n_init: int = 5
     reg_covar: float = 1e-6
@@ -69,18 +73,15 @@ class FromLocalFits(Conversation):
         return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
 
-def padded_rows(data: NodeData) -> tuple[np.ndarray, np.ndarray]:
+def padded_rows(data: NodeData) -> tuple[Array | GappyRows, np.ndarray]:
     """Rows (nodes, m, d) and their counts (nodes, m), sorted; padding counts zero."""
-    m = rounded_up(int(np.diff(data.offsets).max()))
-    rows, counts = np.zeros((data.n_nodes, m, data.n_features)), np.zeros((data.n_nodes, m))
-    for i in range(data.n_nodes):
-        own, weight = data.of(i)
-        order = np.lexsort(own.T[::-1])
-        rows[i, : len(own)], counts[i, : len(own)] = own[order], weight[order]
-    return rows, counts
+    order = np.lexsort((*data.rows.T[::-1], data.node_index))
+    sorted_ = replace(data, rows=data.rows[order], row_weights=data.row_weights[order])
+    data = by_pattern(sorted_)
+    return padded(data, rounded_up(int(data.counts.max())))
 
 
-def e_step(theta: Mixture, rows: np.ndarray, counts: np.ndarray) -> Statistics:
+def e_step(theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Statistics:
     """Statistics of every node's rows under its mixture, on the host."""
     return to_host(_statistics(theta, rows, counts))
 
@@ -96,7 +97,7 @@ def m_step(
     return to_host(_m_step(theta, s, ridge, prior, covariance_type))
 
 
-def density_rows(models: Mixture, rows: np.ndarray) -> np.ndarray:
+def density_rows(models: Mixture, rows: Array | GappyRows) -> np.ndarray:
     """Log-density of rows (models, m, d) under the model of the same place."""
     return np.asarray(_densities(models, rows))
 
@@ -146,13 +147,13 @@ def to_host(tree: Any) -> Any:
 
 @jit_in_order
 def _statistics(theta, rows, counts) -> Statistics:
-    return statistics(jax.tree.map(jnp.asarray, theta), jnp.asarray(rows), jnp.asarray(counts))
+    return statistics(*jax.tree.map(jnp.asarray, (theta, rows, counts)))
 
 
 @jit_in_order
 def _densities(models, rows):
-    models = jax.tree.map(jnp.asarray, models)
-    return jax.vmap(log_density)(models, jnp.asarray(rows))
+    joint = log_joints(*jax.tree.map(jnp.asarray, (models, rows)))
+    return jax.nn.logsumexp(joint, axis=-1)
 
 
 @jit_in_order

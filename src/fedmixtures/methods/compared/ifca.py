@@ -8,7 +8,7 @@ number of groups must be known: in comparisons it is an oracle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -81,6 +81,8 @@ class IFCA(HubProgram):
     prior
         Shrink covariances to a common shape; None is plain maximum likelihood.
     """
+
+    fits_gaps: ClassVar[bool] = True
 
     n_groups: int | None = None
     restarts: int = 3

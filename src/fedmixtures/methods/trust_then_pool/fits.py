@@ -18,14 +18,14 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.kernels.dispatch import tile_statistics
+from fedmixtures.kernels.dispatch import log_joints, statistics, tile_statistics
 from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
 from fedmixtures.mixture.covariance_types import n_parameters
-from fedmixtures.mixture.density import log_joint, log_joint_observed
+from fedmixtures.mixture.density import GappyRows, log_joint
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics, observed_statistics
+from fedmixtures.mixture.moments import Statistics
 
 HARD = 1e-4
 """Variance (in common units) of the narrow components whose E-step is Lloyd's assignment."""
@@ -208,7 +208,8 @@ def _fitted(
         at = jax.tree.map(lambda part: part[work.owner], theta)
         if tiles.observed is None:
             return jax.tree.map(add, tile_statistics(at, x, count, tiles.long))
-        return jax.tree.map(add, observed_statistics(at, x, tiles.observed[work.tile], count))
+        rows = GappyRows(x, tiles.observed[work.tile])
+        return jax.tree.map(add, statistics(at, rows, count))
 
     def narrow(theta):
         there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
@@ -243,7 +244,8 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
     x, count, b = tiles.x[work.tile], _counts(tiles, work), len(keys)
     add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
     if tiles.observed is not None:  # a centre is a whole row, where there is one
-        whole = jnp.where(tiles.observed[work.tile].all(-1), count, 0.0)
+        whole = tiles.observed[work.tile].all(-1)
+        whole = jnp.where(jnp.repeat(whole, count.shape[1] // whole.shape[1], 1), count, 0.0)
         count = jnp.where((add(whole.sum(-1)) > 0)[work.owner][:, None], whole, count)
     size = x.shape[1]
     row = work.number[:, None] * size + jnp.arange(size, dtype=jnp.uint32)[None]
@@ -274,7 +276,7 @@ def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
     x, observed = tiles.x[work.tile], tiles.observed
     if observed is None:
         return jax.nn.logsumexp(log_joint(at, x), axis=-1)
-    return jax.nn.logsumexp(log_joint_observed(at, x, observed[work.tile]), axis=-1)
+    return jax.nn.logsumexp(log_joints(at, GappyRows(x, observed[work.tile])), axis=-1)
 
 
 @quick

@@ -137,7 +137,8 @@ class Nodes:
         whole = np.log(units.scale).sum()
         if observed is None:
             return np.full((self.n, 1), whole)
-        by_row = np.asarray(observed)[: self.table.row_tiles] @ np.log(units.scale)
+        by_stretch = np.asarray(observed)[: self.table.row_tiles] @ np.log(units.scale)
+        by_row = np.repeat(by_stretch, self.table.size // by_stretch.shape[1], axis=1)
         return (self.per_node(by_row * self.count) / self.rows_of)[:, None]
 
     def all_and_folds(self) -> Entries:

@@ -8,13 +8,14 @@ shape; nodes of 20 and of 5,000 rows do not wait for each other's padding.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._types import Array
+from fedmixtures.data.gaps import by_pattern
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.kernels.dispatch import rows_at_once
 
@@ -38,7 +39,7 @@ class Tiles(eqx.Module):
     fold: Array
     """(tiles, rows)."""
     observed: Array | None = None
-    """(tiles, rows, features) which cells are there; None where all are."""
+    """(tiles, stretches, features) which cells the rows of a stretch have; None where all have."""
     long: bool = eqx.field(static=True, default=False)
     """Whether there are so many rows that programs may take longer to compile."""
     per_fit: int = eqx.field(static=True, default=1)
@@ -120,7 +121,9 @@ class TileTable:
         self, data: NodeData, folds: np.ndarray, n_points: int, n_mixtures: int, dtype: str
     ):
         """`folds` gives the fold of every row of `data`; `n_points` those of one mixture."""
-        counts = data.counts
+        # What lacks the same cells stands together; nothing moves where no cell is missing.
+        arranged = by_pattern(replace(data, source_index=np.arange(len(data.rows))))
+        counts, real = arranged.counts, arranged.source_index >= 0
         self.size = size = tile_size(counts, n_points, data.n_features)
         self.n_tiles = -(-counts // size)
         self.first = np.concatenate([[0], np.cumsum(self.n_tiles)[:-1]]).astype(np.int64)
@@ -130,15 +133,18 @@ class TileTable:
         x = np.zeros((lines, size, data.n_features), dtype)
         count = np.zeros((lines, size), dtype)
         fold = np.full((lines, size), NO_FOLD, np.int8)
-        within = np.arange(len(data.rows)) - data.offsets[data.node_index]
-        place = self.first[data.node_index] * size + within
+        node = arranged.node_index
+        all_places = self.first[node] * size + np.arange(len(node)) - arranged.offsets[node]
+        place = np.empty(len(data.rows), np.int64)
+        place[arranged.source_index[real]] = all_places[real]
         x.reshape(-1, data.n_features)[place] = np.nan_to_num(data.rows)
         count.reshape(-1)[place] = data.row_weights
         fold.reshape(-1)[place] = folds
         self._host, observed = (x, count, fold), None
-        if np.isnan(data.rows).any():
-            observed = np.ones(x.shape, dtype=bool)
-            observed.reshape(-1, data.n_features)[place] = ~np.isnan(data.rows)
+        if stretch := arranged.stretch:
+            observed = np.ones((lines, size // stretch, data.n_features), dtype=bool)
+            there = ~np.isnan(arranged.rows[::stretch])
+            observed.reshape(-1, data.n_features)[all_places[::stretch] // stretch] = there
             observed = jnp.asarray(observed)
         per_fit = 1 << (int(np.median(self.n_tiles)).bit_length() - 1)
         long = len(data.rows) >= MANY_ROWS
