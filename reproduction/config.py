@@ -32,6 +32,7 @@ BEYOND = (
     "trust-stress",
     "real",
     "relatives",
+    "covariances",
 )
 """Experiments beyond the paper: run by name, not with ``all``."""
 

@@ -119,6 +119,20 @@ def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
     assert held[1] == pytest.approx(held[0] - np.log(1000), abs=1e-5)
 
 
+def test_covariances_of_a_type_are_of_it_in_the_units_of_the_table(run, files):
+    code, _, err = run(f"{FIT} --covariance spherical --standardize --out run")
+    assert code == 0, err
+    model = fedmixtures.load(files / "run").node("h4")
+    assert model.covariance_type == "spherical"
+    assert run("export run --node h4 --to sklearn --out h4.npz")[0] == 0
+    with np.load(files / "h4.npz") as stored:
+        assert str(stored["covariance_type"]) == "spherical"
+        assert stored["covariances"] == pytest.approx(model.covariances_)
+    code, _, err = run(f"{FIT} --covariance diagonal --out no")
+    assert code == 2
+    assert "`--covariance` is 'diagonal'. Choose from full, tied, diag, spherical." in err
+
+
 def test_components_by_node_and_by_bic(run, files):
     counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
     (files / "k.csv").write_text("node,k\n" + counts)
@@ -173,11 +187,11 @@ def test_predict(fitted, run):
     assert "already exists" in err
 
 
-def test_predict_refuses_a_node_the_run_does_not_know(fitted, run, change):
+def test_predict_names_a_node_the_run_does_not_know(fitted, run, change):
     change(3, 1, "h9")
-    code, _, err = run("predict run data.csv --out new.csv")
-    assert code == 2
-    assert "'h9'" in err
+    code, out, _ = run("predict run data.csv --out new.csv")
+    assert code == 0
+    assert "Note: 'h9' is no node of this run: rows are taken as everyone's" in out
 
 
 def test_report_again_static_and_with_rows(fitted, run):

@@ -137,11 +137,6 @@ def test_floors_of_weights_must_fit(case):
 def test_prediction(case, fitted):
     with pytest.raises(ValueError, match="`nodes` is missing. The model was fitted with it"):
         fitted.predict(case.X)
-    with pytest.raises(
-        ValueError,
-        match="`nodes` names 'z', which the model was not fitted on. Known nodes are 'a'",
-    ):
-        fitted.predict(case.X[:2], nodes=["a", "z"])
     with pytest.raises(ValueError, match="there is no node 'z'. Known nodes are 'a', 'b' and 'c'"):
         fitted.node("z")
     with pytest.raises(ValueError, match="`n_samples` is 0. Give a whole number of at least 1"):

@@ -45,9 +45,11 @@ def predict(
     """
     import numpy as np
 
+    from fedmixtures import _checks
     from fedmixtures.cli.console import say
     from fedmixtures.cli.fitting import load_run
     from fedmixtures.data.node_data import NodeData
+    from fedmixtures.estimators.newcomers import unknown
     from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
     from fedmixtures.io.runs import write_assignments
     from fedmixtures.io.tables import read_table
@@ -59,6 +61,12 @@ def predict(
     delimiter = delimiter or settings.delimiter
     table = read_table(data, column, features, delimiter, constant_ok=True, gaps_ok=True)
     rows = NodeData.from_rows(table.rows, table.nodes)
+    if new := unknown(model.solution_, rows.labels):
+        say(
+            f"Note: {_checks.listed(new)} is no node of this run: rows are taken as everyone's. "
+            f"Known nodes are {_checks.listed(model.solution_.labels)}.",
+            "yellow",
+        )
     joint, density = log_joints(model.solution_, rows), log_densities(model.solution_, rows)
     columns = {
         "row": np.arange(table.n_rows),

@@ -185,6 +185,14 @@ class Solution:
     """Whether no node's parameters changed by more than `tol` in the last round."""
     levels: Levels | None = None
     """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
+    rows: np.ndarray | None = None
+    """(nodes,) sum of the sample weights of each node, where that is known."""
+
+    @property
+    def share(self) -> np.ndarray:
+        """(nodes,) of each node in all rows; equal where that is not known."""
+        rows = np.ones(len(self.labels)) if self.rows is None else self.rows
+        return rows / rows.sum()
 
     @classmethod
     def collected(

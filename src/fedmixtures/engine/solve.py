@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ def solve(
             with precision(dtype):
                 around = without_edges(data.labels) if hub else network
                 solution = Run(program, data, around, theta, options).solution()
-    return solution
+    return replace(solution, rows=data.total_weights())
 
 
 def _components(n_components: Any, init: Any, data: NodeData, method: Method) -> list[int]:

@@ -19,6 +19,7 @@ from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
+from fedmixtures.estimators.newcomers import joined, unknown
 from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.rows import warn_constant
 from fedmixtures.estimators.scoring import NodeScores
@@ -272,6 +273,38 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.trust_ = Trust.of(solution.account, network)
         return self
 
+    def adapt(self, X: Any, node: Label, sample_weight: Any = None):
+        """Make `node`, which was not fitted, a node of the network; the others stay as they are.
+
+        Where nodes have levels, it gets them: its own fit, everyone's mixture moved to its rows,
+        everyone's, weighed by its rows beside the weights of the network. Other methods fit it to
+        its own rows alone. It has no neighbours: to be listened to, it must be fitted with them.
+
+        Parameters
+        ----------
+        X : array or table (rows, features)
+            Rows of the node.
+        node
+            Its label.
+        sample_weight : array or None
+            As for `fit`.
+        """
+        check_is_fitted(self)
+        label = _checks.plain(node)
+        if not self._labelled:
+            raise ValueError("the model was fitted without `nodes`: it has no network to join.")
+        if label in self.solution_.labels:
+            raise ValueError(
+                f"`node` is {label!r}, which is a node already. Fit again to change it."
+            )
+        X, _ = self._read(X, None, reset=False)
+        own = NodeData.from_rows(X, None, sample_weight)
+        data = dataclasses.replace(own, labels=(label,))
+        seed = resolve.resolve_seed(self.random_state)
+        known = self.solution_, self.network_, self._program()
+        solution, network = joined(*known, data, seed, self.dtype)
+        return self.adopt(solution, network, labelled=True)
+
     def fit_predict(
         self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None
     ) -> np.ndarray:
@@ -315,6 +348,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
 
         data = self._grouped(X, nodes)
         held = None if held_out is None else self._grouped(*held_out)
+        if new := unknown(self.solution_, [*data.labels, *(held.labels if held else ())]):
+            raise ValueError(
+                f"`nodes` names {_checks.listed(new)}, which the report knows nothing of."
+            )
         return write_report(self, path, data, held, static=static, include_rows=include_rows)
 
     def explain(self, node: Label) -> str:

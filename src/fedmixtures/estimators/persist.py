@@ -54,6 +54,8 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
     arrays = {"source": network.source, "target": network.target, "edge_weight": network.weight}
     arrays |= _named("", solution.theta)
     arrays |= _fields("history.", solution.history)
+    if solution.rows is not None:
+        arrays["rows"] = solution.rows
     header: dict[str, Any] = {}
     if solution.levels is not None:
         arrays |= _named("levels.", solution.levels.theta) | _fields("levels.", solution.levels)
@@ -155,6 +157,7 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         account,
         converged=header["converged"],
         levels=levels,
+        rows=arrays.get("rows"),
     )
     model.graph = network
     return model.adopt(solution, network, labelled=header["labelled"], feature_names=names)

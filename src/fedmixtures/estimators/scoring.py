@@ -23,6 +23,12 @@ from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.convert import to_sklearn
+from fedmixtures.estimators.newcomers import (
+    newcomer_density,
+    newcomer_joints,
+    unknown,
+    warn_of_newcomers,
+)
 from fedmixtures.estimators.rows import check_finite, split_nodes, text_column
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Method
@@ -35,15 +41,46 @@ DENSITY = "density"
 
 
 def log_joints(solution: Solution, data: NodeData) -> np.ndarray:
-    """Log of weight times density of every cluster, (rows, k), in the order the rows came in."""
-    return log_joint_rows(solution.theta.at(_places(solution, data)), data)
+    """Log of weight times density of every cluster, (rows, k), in the order the rows came in.
+
+    Of nodes that were not fitted, those of everyone.
+    """
+    return _of_all(solution, data, _node_joints, newcomer_joints)
 
 
 def log_densities(solution: Solution, data: NodeData) -> np.ndarray:
-    """Log-density of every row under its node's model, in the order the rows came in."""
-    if solution.levels is None:
-        return np.logaddexp.reduce(log_joints(solution, data), axis=1)
+    """Log-density of every row under its node's model, in the order the rows came in.
+
+    Of nodes that were not fitted, under everyone's.
+    """
+    summed = lambda joints: lambda *of: np.logaddexp.reduce(joints(*of), axis=1)
+    own = summed(_node_joints) if solution.levels is None else _weighed_densities
+    return _of_all(solution, data, own, summed(newcomer_joints))
+
+
+def _of_all(solution: Solution, data: NodeData, own: Callable, newcomer: Callable) -> np.ndarray:
+    """By row, in the order they came in: `own` of fitted nodes' rows, `newcomer` of others'."""
+    new = set(unknown(solution, data.labels))
+    if not new:
+        return own(solution, data)
+    mask = np.empty(len(data.rows), dtype=bool)
+    mask[data.source_index] = np.array([label in new for label in data.labels])[data.node_index]
+    found = newcomer(solution, data.subset(mask))
+    if mask.all():
+        return found
+    result = np.empty((len(mask), *found.shape[1:]))
+    result[mask], result[~mask] = found, own(solution, data.subset(~mask))
+    return result
+
+
+def _node_joints(solution: Solution, data: NodeData) -> np.ndarray:
+    return log_joint_rows(solution.theta.at(_places(solution, data)), data)
+
+
+def _weighed_densities(solution: Solution, data: NodeData) -> np.ndarray:
+    """Of all levels together."""
     places, levels = _places(solution, data), solution.levels
+    assert levels is not None
     with np.errstate(divide="ignore"):  # a level may have no weight at a node
         weight = np.log(levels.weights[places])
     total = np.full(len(data.rows), -np.inf)
@@ -122,7 +159,7 @@ class NodeScores:
         return resolve.resolve_method(self.method, self.covariance_type)
 
     def _grouped(self, X: Any, nodes: Any) -> NodeData:
-        """Rows to be scored, by node."""
+        """Rows to be scored, by node; a warning of nodes that were not fitted."""
         check_is_fitted(self)
         X, labels = self._read(X, nodes, reset=False)
         if self._labelled and labels is None:
@@ -131,10 +168,15 @@ class NodeScores:
             )
         if not self._labelled and labels is not None:
             raise ValueError("`nodes` was given, but the model was fitted without. Leave it out.")
-        return NodeData.from_rows(X, labels)
+        data = NodeData.from_rows(X, labels)
+        warn_of_newcomers(self.solution_, data.labels)
+        return data
 
     def score_samples(self, X: Any, nodes: Any = None) -> np.ndarray:
-        """Log-density of every row at its node: of the node's mixture, or of its levels weighed."""
+        """Log-density of every row at its node: of the node's mixture, or of its levels weighed.
+
+        A node that was not fitted is taken as everyone, with a warning.
+        """
         data = self._grouped(X, nodes)
         return log_densities(self.solution_, data)
 
@@ -201,7 +243,12 @@ class NodeScores:
         filled = np.empty(shape)
         for i, label in enumerate(data.labels):
             rows, _ = data.of(i)
-            density = mixture_at(self.solution_, label, DENSITY)
+            known = label in self.solution_.labels
+            density = (
+                mixture_at(self.solution_, label, DENSITY)
+                if known
+                else newcomer_density(self.solution_)
+            )
             if n_draws is None:
                 found = conditional_means(density, rows)
             else:

@@ -152,6 +152,16 @@ class Method(eqx.Module):
         """Whether Proposition 1 speaks about this program."""
         return False
 
+    def join(
+        self, block: Block, levels: Levels, rows: np.ndarray, account: Account
+    ) -> Outcome | None:
+        """What a node that comes later gets from what the network has found; None: its own fit.
+
+        `rows` (nodes,) are those of the fitted nodes, `levels` and `account` what was found.
+        """
+        del block, levels, rows, account
+        return None
+
     def remedy(self, weighted_degree: float) -> str:
         """What to change if the run diverges at a node of this weighted degree."""
         del weighted_degree

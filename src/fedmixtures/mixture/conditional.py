@@ -59,5 +59,5 @@ def _conditional(mixture: Mixture, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     half_determinant = np.log(np.diagonal(L[:, :o, :o], axis1=1, axis2=2)).sum(-1)
     constant = np.log(mixture.weights) - half_determinant - 0.5 * o * np.log(2 * np.pi)
     joint = constant[:, None] - 0.5 * np.square(z).sum(1)
-    means = mixture.means[:, gone, None] + L[:, o:, :o] @ z
+    means = np.asarray(mixture.means)[:, gone, None] + L[:, o:, :o] @ z
     return joint.T, np.moveaxis(means, 2, 0), L[:, o:, o:]

@@ -132,6 +132,17 @@ class Mixture(eqx.Module):
             return np.asarray(jax.jit(function)(self.to_numpy(), rows))
 
 
+def distinct(theta: Mixture, share: np.ndarray) -> tuple[Mixture, np.ndarray]:
+    """The different ones of a stack, up to rounding, and the total of the shares of each."""
+    flat = np.concatenate([part.reshape(len(share), -1) for part in theta.parts], axis=1)
+    size = np.abs(flat).max(0)
+    rounded = np.round(flat / np.where(size > 0, size, 1.0), 9)
+    _, first, index = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
+    total = np.bincount(index.reshape(-1), share, len(first))
+    order = np.argsort(first)
+    return theta.at(first[order]), total[order]
+
+
 def _array(part: Any) -> Array:
     """Keep what JAX made (a traced program builds mixtures too); all else becomes float64."""
     return part if isinstance(part, jax.Array) else np.asarray(part, dtype=np.float64)

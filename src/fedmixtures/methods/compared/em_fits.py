@@ -168,7 +168,9 @@ class EMFits(OneShot):
         from sklearn.mixture import GaussianMixture
 
         weights, means, covariances = start.to_numpy().parts
-        precisions = np.linalg.inv(covariances)
+        # By way of factors they stay symmetric, however thin a component is.
+        factors = np.linalg.inv(np.linalg.cholesky(covariances))
+        precisions = np.swapaxes(factors, -1, -2) @ factors
         return GaussianMixture(
             task.n_components,
             covariance_type=self.covariance_type,

@@ -42,6 +42,12 @@ class Units:
         rows = (data.rows - self.centre) / self.scale
         return NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index)
 
+    def of_users(self, theta: Mixture) -> Mixture:
+        """Mixtures in common units, from the user's."""
+        weights, means, covariances = theta.parts
+        spread = self.scale[:, None] * self.scale
+        return Mixture(weights, (means - self.centre) / self.scale, covariances / spread)
+
     def users(self, theta: Mixture) -> Mixture:
         """Mixtures in the user's units, in float64."""
         weights, means, covariances = (np.asarray(part, np.float64) for part in theta.parts)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures.methods.base import (
+    Account,
     Block,
     Broadcast,
     Connect,
@@ -35,12 +37,19 @@ from fedmixtures.methods.base import (
     PerNeighbour,
     Request,
 )
+from fedmixtures.methods.trust_then_pool.join import Known
 from fedmixtures.methods.trust_then_pool.listen import gains
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
-from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
+from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
 from fedmixtures.methods.trust_then_pool.pool import pooled_level
-from fedmixtures.methods.trust_then_pool.weigh import LOWEST, evidence, prequential, weights
+from fedmixtures.methods.trust_then_pool.weigh import (
+    LOWEST,
+    at_home,
+    evidence,
+    prequential,
+    weights,
+)
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 
@@ -151,14 +160,50 @@ class TrustThenPool(Conversation):
         near = near_level(nodes, own, heard, live, (gain.without > 0) & returned, nu)
 
         found = own, near, personal.level, group, everyone
-        levels = [found[LEVELS.index(name)] for name in self.levels]
-        density = np.stack([one.density for one in levels])
-        # Who lacks a feature must borrow it: levels made at home cannot be judged on it.
-        home = np.isin(self.levels, ("own", "near"))[:, None]
-        home = home | ((np.array(self.levels) == "group")[:, None] & (groups.size == 1))
-        borrows = nodes.blind & (network.size > 1)
-        density = np.where((home & borrows)[:, nodes.node_of, None], LOWEST, density)
+        density = self._judged(nodes, found, groups.size == 1, network.size > 1)
         weight = yield from weights(nodes, density, network.label)
+        return replace(
+            self._weighed(nodes, units, found, density, weight),
+            nodes={"group": groups.label, "size": groups.size, "nu": sums[0].nu},
+            edges={"gain": gain.mean, "listens": listens, "trusted": live},
+        )
+
+    def join(self, block: Block, levels: Levels, rows: np.ndarray, account: Account) -> Outcome:
+        """A node that comes later, from what the network has found: see `join`."""
+        nu = account.nodes.get("nu", np.full(len(rows), self.prior.strength))
+        known = Known(levels, rows, nu, self.covariance_type)
+        nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)
+        own = own_level(nodes, float(self.prior.strength), self.n_starts)
+        everyone, pooled = known.pooled(nodes)
+        personal = personal_level(nodes, pooled, pooled, self.held_by)
+        found = own, own, personal.level, own, everyone
+        density = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
+        weight = at_home(nodes, density, known.weights[None])
+        alone = (nodes.hashes >> np.uint64(1)).astype(np.int64)
+        told = {"group": alone, "size": np.ones(1, np.int64), "nu": pooled.nu}
+        return replace(self._weighed(nodes, known.units, found, density, weight), nodes=told)
+
+    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> np.ndarray:
+        """(levels, tiles, rows) out-of-fold densities of the levels that are weighed.
+
+        Who lacks a feature must borrow it: levels made at home cannot be judged on it.
+        """
+        density = np.stack([found[LEVELS.index(name)].density for name in self.levels])
+        home = np.isin(self.levels, ("own", "near"))[:, None]
+        home = home | ((np.array(self.levels) == "group")[:, None] & alone)
+        blind = home & (nodes.blind & connected)
+        return np.where(blind[:, nodes.node_of, None], LOWEST, density)
+
+    def _weighed(
+        self,
+        nodes: Nodes,
+        units: Units,
+        found: tuple[Level, ...],
+        density: np.ndarray,
+        weight: np.ndarray,
+    ) -> Outcome:
+        """Step 9, and all levels in the user's units."""
+        levels = [found[LEVELS.index(name)] for name in self.levels]
         clusters = first_greatest(weight)
         stack = lambda parts: Mixture(*map(np.stack, zip(*(p.parts for p in parts), strict=True)))
         to_cluster = stack([one.clusters for one in levels])
@@ -173,9 +218,7 @@ class TrustThenPool(Conversation):
         )
         return Outcome(
             units.users(Mixture(*(part[here] for part in to_cluster.parts))),
-            _message(block, nodes),
-            nodes={"group": groups.label, "size": groups.size, "nu": sums[0].nu},
-            edges={"gain": gain.mean, "listens": listens, "trusted": live},
+            _message(nodes),
             levels=weighed,
         )
 
@@ -190,8 +233,8 @@ class TrustThenPool(Conversation):
         )
 
 
-def _message(block: Block, nodes: Nodes) -> str:
+def _message(nodes: Nodes) -> str:
     if not nodes.capped.any():
         return ""
-    few = [block.data.labels[i] for i in np.flatnonzero(nodes.capped)]
+    few = [nodes.block.data.labels[i] for i in np.flatnonzero(nodes.capped)]
     return f"Fewer distinct rows than components at {_checks.listed(few)}: as many as rows there."

@@ -38,7 +38,7 @@ def weights(
     n_levels = len(density)
     network = np.full((nodes.n, n_levels), 1.0 / n_levels)
     for _ in range(ROUNDS):
-        found = _at_home(nodes, density, network)
+        found = at_home(nodes, density, network)
         total = yield Sum(_shares(nodes, density, found), group)
         good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
         total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
@@ -46,12 +46,12 @@ def weights(
         # Twice the step in logarithms: no fixed point moves, and half the sums do.
         network = np.maximum(share**2 / network, LEAST_WEIGHT)
         network = network / network.sum(-1, keepdims=True)
-    return _at_home(nodes, density, network)
+    return at_home(nodes, density, network)
 
 
-def _at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarray:
-    """EM of every node's own weights, shrunk to the network's."""
-    found = network
+def at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarray:
+    """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
+    density, found = usable(density), network
     for _ in range(LOCAL_STEPS):
         found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
         found = found / found.sum(-1, keepdims=True)

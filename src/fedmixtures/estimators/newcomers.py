@@ -1,0 +1,147 @@
+r"""Nodes that a network was not fitted on: scored by what it knows, or made a node of it.
+
+A newcomer's density is that of the level "everyone" where there is one; else the sum of all nodes'
+mixtures, each by its share of the rows: $p(x) = \sum_i s_i p_i(x)$, whose component c is that of
+all nodes together (alike ones, once `align_components` has numbered them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.evaluate import Evaluator
+from fedmixtures.engine.layout.blocks import conversation_block, without_edges
+from fedmixtures.engine.run.cache import compilation_cache
+from fedmixtures.engine.solution import FitWarning, Solution
+from fedmixtures.engine.solve import solve
+from fedmixtures.estimators.baselines import own_data_only
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Account, Levels, Method, Outcome
+from fedmixtures.mixture.mixture import Mixture, distinct
+from fedmixtures.mixture.precision import precision
+
+EVERYONE = "everyone"
+"""Name of the level that all nodes have in common."""
+
+
+def unknown(solution: Solution, labels: Sequence[Label]) -> list[Label]:
+    """Which of the labels are no node of the network."""
+    known = set(solution.labels)
+    return [label for label in labels if label not in known]
+
+
+def warn_of_newcomers(solution: Solution, labels: Sequence[Label]) -> None:
+    """Name the labels that were never fitted: they may be typing errors."""
+    new = unknown(solution, labels)
+    if new:
+        warnings.warn(
+            f"`nodes` names {_checks.listed(new)}, which the model was not fitted on. Its rows are "
+            "taken as everyone's. If it is no typing error, `adapt(X, node=...)` makes it a node. "
+            f"Known nodes are {_checks.listed(solution.labels)}.",
+            FitWarning,
+            stacklevel=4,
+        )
+
+
+def _mixtures(solution: Solution) -> tuple[Mixture, np.ndarray]:
+    """Different mixtures that a newcomer's density is made of, and the share of each."""
+    levels = solution.levels
+    if levels is None or EVERYONE not in levels.names:
+        return distinct(solution.theta, solution.share)
+    return distinct(levels.theta.at(levels.names.index(EVERYONE)), solution.share)
+
+
+def newcomer_density(solution: Solution) -> Mixture:
+    """The density of a newcomer as one mixture."""
+    theta, share = _mixtures(solution)
+    flat = lambda part: part.reshape(-1, *part.shape[2:])
+    return Mixture(
+        flat(share[:, None] * theta.weights), flat(theta.means), flat(theta.covariances)
+    ).trimmed()
+
+
+def newcomer_joints(solution: Solution, data: NodeData) -> np.ndarray:
+    """Log of weight times density of every component, (rows, k), in the order rows came in."""
+    theta, share = _mixtures(solution)
+    offsets = np.array([0, len(data.rows)])
+    rows = Evaluator(dataclasses.replace(data, labels=(EVERYONE,), offsets=offsets))
+    total = np.full((len(data.rows), theta.n_components), -np.inf)
+    for i, part in enumerate(share):
+        total = np.logaddexp(total, np.log(part) + rows.log_joint(theta.at([i])))
+    return total
+
+
+def joined(
+    solution: Solution, network: Network, method: Method, data: NodeData, seed: int, dtype: str
+) -> tuple[Solution, Network]:
+    """The solution and network with the one node of `data`; the others stay as they are."""
+    (label,) = data.labels
+    outcome = _outcome(solution, method, data, seed, dtype)
+    if outcome.message:
+        warnings.warn(outcome.message, FitWarning, stacklevel=4)
+    k = max(solution.theta.n_components, outcome.theta.n_components)
+    stacked = lambda one, other: _joined(one.padded(k), other.to_numpy().padded(k), 0)
+    levels, account, history = solution.levels, solution.account, solution.history
+    if levels is not None and outcome.levels is not None:
+        levels = _levels(levels, outcome.levels)
+    if account is not None:
+        told = {n: _added(values, outcome.nodes.get(n)) for n, values in account.nodes.items()}
+        account = Account(told, account.edges)
+    told = {name: getattr(history, name) for name in ("node_fit", "node_pull")}
+    told = {name: of if of is None else _added(of.T, None).T for name, of in told.items()}
+    rows = None if solution.rows is None else np.append(solution.rows, data.total_weights())
+    traffic = dataclasses.replace(solution.traffic, sent={**solution.traffic.sent, label: 0})
+    new = dataclasses.replace(
+        solution,
+        labels=(*solution.labels, label),
+        theta=stacked(solution.theta, outcome.theta),
+        levels=levels,
+        account=account,
+        history=dataclasses.replace(history, **told),
+        traffic=traffic,
+        rows=rows,
+    )
+    return new, Network(new.labels, network.source, network.target, network.weight)
+
+
+def _outcome(solution: Solution, method: Method, data: NodeData, seed: int, dtype: str) -> Outcome:
+    """The newcomer's mixture: as its method has it, or that of its own rows alone."""
+    k, levels = solution.theta.n_components, solution.levels
+    if levels is not None and EVERYONE in levels.names:
+        rows = solution.share * (len(data.rows) if solution.rows is None else solution.rows.sum())
+        account = solution.account or Account({})
+        with precision(dtype), compilation_cache():
+            block = conversation_block(data, without_edges(data.labels), [k], seed, dtype)
+            found = method.join(block, levels, rows, account)
+        if found is not None:
+            return found
+    own = solve(own_data_only(method, data.rows), data, n_components=k, seed=seed, dtype=dtype)
+    return Outcome(own.theta, own.message)
+
+
+def _levels(levels: Levels, new: Levels) -> Levels:
+    """Levels of all nodes, the newcomer last."""
+    arrays = ("weights", "evidence", "clusters", "prequential")
+    added = {n: np.concatenate([getattr(levels, n), getattr(new, n)]) for n in arrays}
+    return dataclasses.replace(levels, theta=_joined(levels.theta, new.theta, 1), **added)
+
+
+def _joined(one: Mixture, other: Mixture, axis: int) -> Mixture:
+    parts = zip(one.parts, other.parts, strict=True)
+    return Mixture(*(np.concatenate([a, b], axis) for a, b in parts))
+
+
+def _added(values: np.ndarray, new: Any) -> np.ndarray:
+    """Arrays by node with one line more: as told, or what says that nothing is known."""
+    if new is None:
+        nothing = np.nan if values.dtype.kind == "f" else -1 if values.dtype.kind == "i" else 0
+        new = np.full_like(values[:1], nothing)
+    return np.concatenate([values, np.asarray(new, values.dtype)])
