@@ -50,7 +50,7 @@ def test_no_unit_of_a_feature_matters():
         [
             Mixture(
                 np.full(3, 1 / 3),
-                np.column_stack([[0.0, 5.0, 10.0], rng.normal(size=3)])[order] * unit,
+                np.column_stack([[0.0, 5.0, 10.0], 0.1 * rng.normal(size=3)])[order] * unit,
                 np.tile(np.diag(unit**2), (3, 1, 1)),
             )
             for order in orders
