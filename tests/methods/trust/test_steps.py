@@ -199,6 +199,25 @@ def test_centres_are_rows_and_differ(nodes):
         assert len(set(distance.argmin(1))) == K
 
 
+def test_starts_are_made_of_releases_alone(data, nodes, own):
+    """Other rows, the same releases: what leaders offer is the same, and says what it is."""
+    rows = data.rows + np.random.default_rng(0).normal(size=data.rows.shape)
+    other = a_block(NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index))
+    with_others = Nodes(other, Units(np.zeros(2), np.ones(2)), 5, 1e-3)
+    n, release = nodes.n, released(nodes, own)
+    groups = Groups(np.zeros(n, int), np.full(n, n), np.arange(n))
+    offers = []
+    for these in (nodes, with_others):
+        heard = Heard(these, release)
+        live = np.ones(len(heard.receiver), bool)
+        asked = pooled_level(these, own, heard, groups, live, np.array([8.0]), (1, 1, 1), 3)
+        offers.append(next(asked))
+    assert all(offer.of_releases for offer in offers)
+    for one, two in zip(offers[0].share.parts, offers[1].share.parts, strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert np.abs(one).max() > 0
+
+
 def everyone(nodes, own, **more):
     heard = Heard(nodes, released(nodes, own))
     n = nodes.n

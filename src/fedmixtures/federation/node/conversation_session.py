@@ -98,7 +98,7 @@ class ConversationSession:
         self.at_home = Support(job_rows(job, support.rows), support.people)
         self.support, self.feasible = self.at_home, feasible_of(program)
         self.fingerprint = rows_fingerprint(job, self.at_home.rows)
-        self.store = Store(folder, self.fingerprint, keep=job.n_rounds + 1)
+        self.store = Store(folder, self.fingerprint, keep=job.last_round)
         self.inputs, self.released = self.store.answers()
         self.passed: Callable[[Any], None] = lambda session: None
         """Lets the messages of the present exchange through the gate; set by the node."""
@@ -258,8 +258,8 @@ class ConversationSession:
                 raise Refused("only bits and labels of nodes go to single neighbours")
             case Connect(live):
                 return (yield from self._connect(np.asarray(live, dtype=bool)))
-            case Sum(share, group):
-                return (yield from self._sum(share, group))
+            case Sum(share, group, of_releases):
+                return (yield from self._sum(share, group, of_releases))
         raise Refused(f"the method asks for {type(request).__name__}, which no site knows")
 
     def _broadcast(self, request: Broadcast) -> Exchanges:
@@ -278,7 +278,9 @@ class ConversationSession:
         heard = yield exchange
         self.n_models += 1
         own = next(iter(exchange.released.values()), said)
-        blank = ModelMessage(mixture, 0.0)
+        blank = ModelMessage(
+            Mixture(np.full(k, 1 / k), np.zeros((k, d)), np.stack([np.eye(d)] * k))
+        )
         usable = lambda found: blank if found is None or isinstance(found, Silence) else found
         lines = [usable(own), *(usable(heard[name]) for name in self.edges)]
         theta = Mixture(*map(np.stack, zip(*(m.mixture.parts for m in lines), strict=True)))
@@ -336,7 +338,7 @@ class ConversationSession:
         others = len(self.job.sites) - len(members)
         return len(members) >= SMALLEST_GROUP and (others == 0 or others >= SMALLEST_GROUP)
 
-    def _sum(self, share: Any, group: Any) -> Exchanges:
+    def _sum(self, share: Any, group: Any, of_releases: bool) -> Exchanges:
         members = frozenset(self.job.sites)
         if group is not None:
             label = int(np.asarray(group)[0])
@@ -348,11 +350,11 @@ class ConversationSession:
             return share
         if isinstance(share, Statistics):
             return (yield from self._statistics(share, members))
-        if isinstance(share, Mixture):
-            return (yield from self._offers(share, members))
         leaves, structure = jax.tree.flatten(share)
         values = np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves])
-        added = yield from self._added(values, np.ones_like(values), members, 1)
+        # What was released before is as coarse as it left, and tells nothing new.
+        widths = np.zeros_like(values) if of_releases else np.ones_like(values)
+        added = yield from self._added(values, widths, members, 0 if of_releases else 1)
         parts = np.split(added, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
         shaped = [p.reshape(np.shape(leaf)) for p, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(structure, shaped)
@@ -399,28 +401,6 @@ class ConversationSession:
         known = self.mass_of.setdefault(members, float(rows[0]))
         slack = 2.0 + 0.05 * abs(known)
         return (masses[0] > -slack).all(-1) & (np.abs(rows - known) <= slack)
-
-    def _offers(self, offers: Mixture, members: frozenset[str]) -> Exchanges:
-        """Mixtures that one member offers to all (zeros from the others), gated like a release."""
-        parts = [np.array(part, np.float64) for part in offers.parts]
-        k, d = parts[1].shape[-2:]
-        for i in range(parts[0].shape[1]):
-            if parts[0][0, i].sum() > 0:
-                allowed, _ = self.gate.merged(
-                    Mixture(*(part[0, i] for part in parts)),
-                    self.support,
-                    self.feasible,
-                    may_merge=True,
-                )
-                for part, new in zip(parts, allowed.parts if allowed else (0, 0, 0), strict=True):
-                    part[0, i] = new
-        values = np.concatenate([np.ravel(part) for part in parts])
-        added = yield from self._added(values, np.zeros_like(values), members, 1)
-        sizes = np.cumsum([part.size for part in parts])[:-1]
-        split = zip(np.split(added, sizes), parts, strict=True)
-        return jax.tree.unflatten(
-            jax.tree.structure(offers), [part.reshape(like.shape) for part, like in split]
-        )
 
     def _added(
         self, values: np.ndarray, widths: np.ndarray, members: frozenset[str], cost: int
