@@ -19,6 +19,14 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
+def no_waiting_for_the_disk():
+    """Sites inside this process are never killed by force; those outside have their own."""
+    wait, os.fsync = os.fsync, lambda file: None
+    yield
+    os.fsync = wait
+
+
+@pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind(request):
     """No process that a silo test started, and no listening socket of this process or its own."""
     silos = any(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.message import ModelRefused
 
 ROWS = site_rows((60, 60, 60, 60))
-QUICK = {"n_starts": 1, "n_folds": 2, "weaker": (1.0,), "pool_steps": (1, 2)}
+QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 1, 1)}
 LIMITS = {"couplings": ("trust-then-pool",)}
 
 
@@ -27,18 +29,18 @@ def allowed(monkeypatch):
 
 
 def trust_job(kind="full", **entries):
-    method = TrustThenPool(**QUICK, smallest_group=3, covariance_type=kind)
-    return a_job(method, **({"n_rounds": 400, "n_components": dict.fromkeys(SITES, 2)} | entries))
+    method = TrustThenPool(**QUICK, covariance_type=kind)
+    return a_job(method, **({"n_components": dict.fromkeys(SITES, 2)} | entries))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run to its end, at the sites' defaults."""
+    """The default job to its end, at the sites' defaults."""
     import os
 
     os.environ[DANGER] = "yes"
     sites = Sites(tmp_path_factory.mktemp("trust"), ROWS, gate=Gate(), **LIMITS)
-    job = trust_job()
+    job = a_job(TrustThenPool())
     exchange = sites.run(job)
     del os.environ[DANGER]
     return sites, job, exchange
@@ -64,14 +66,16 @@ def test_all_members_come_to_the_same_end(finished):
     assert all(np.isfinite(part).all() for m in sites.results(job).values() for part in m.parts)
 
 
-def test_a_killed_site_goes_on_where_it_was(tmp_path, finished):
+def test_a_killed_site_goes_on_where_it_was(tmp_path):
     """Every phase: at each of some exchanges all sites are new processes, the end is the same."""
-    reference, job, _ = finished
+    job = trust_job()
+    reference = Sites(tmp_path / "undisturbed", ROWS, gate=Gate(), **LIMITS)
+    reference.run(job)
     sites = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS)
     sites.keys, sites.roster = reference.keys, reference.roster  # the same secret offsets
     sites.nodes = {name: sites.started(name) for name in SITES}
     exchange, t = sites.rounds(job), 0
-    kills = iter((1, 4, 12, 30, 45))
+    kills = iter((1, 12, 40))
     kill = next(kills)
     exchange.begin()
     while not all(site.is_over for site in exchange.sites.values()):
@@ -86,6 +90,13 @@ def test_a_killed_site_goes_on_where_it_was(tmp_path, finished):
     assert all(same_bits(found[name], expected[name]) for name in SITES)
     lines = (tmp_path / "aachen" / "sums.json").read_text()
     assert lines == (reference.folder / "aachen" / "sums.json").read_text()
+
+
+def test_the_default_job_needs_all_the_sums_that_sites_allow_by_default(finished):
+    sites, *_ = finished
+    sums = json.loads((sites.folder / "aachen" / "sums.json").read_text())["rows"]
+    (of_job,) = sums["|".join(SITES)].values()
+    assert sum(of_job.values()) <= ReleaseBudget().max_sums == 100
 
 
 def test_an_exchange_has_one_answer(finished):
@@ -105,15 +116,9 @@ def test_more_sums_than_the_site_allows_end_the_job(tmp_path):
         sites.run(trust_job())
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [({"smallest_group": 2}, "smallest_group"), ({}, "as many components")],
-)
-def test_what_sites_do_not_open_is_refused(change, why):
-    method = TrustThenPool(**QUICK, **({"smallest_group": 3} | change))
-    components = dict.fromkeys(SITES, 2) | ({} if change else {"cork": 3})
-    with pytest.raises(JobError, match=why):
-        a_job(method, n_components=components)
+def test_sites_have_as_many_components(tmp_path):
+    with pytest.raises(JobError, match="as many components"):
+        trust_job(n_components=dict.fromkeys(SITES, 2) | {"cork": 3})
 
 
 def test_messages_of_an_exchange_have_one_size(finished):

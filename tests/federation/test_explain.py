@@ -72,8 +72,8 @@ def test_sums_are_explained(page, monkeypatch):
     from fedmixtures.federation.node.job_program import DANGER
 
     monkeypatch.setenv(DANGER, "yes")
-    job = JOB.replace('method = "gtv-mmd"', 'method = "trust"\nsettings = { smallest_group = 3 }')
+    job = JOB.replace('method = "gtv-mmd"', 'method = "trust"')
     text = " ".join(page(SITE, job).split())
     assert "its part of sums of statistics over at least three sites" in text
-    assert "parts of at most 40 sums over the same members" in text
+    assert "parts of at most 100 sums over the same members" in text
     assert "'trust-then-pool' is not among those allowed" in text

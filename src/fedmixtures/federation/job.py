@@ -45,6 +45,7 @@ class Job:
     start: dict[str, Any]
     """The encoded start object."""
     n_rounds: int = 40
+    """Of a method of rounds; a conversation ends by itself."""
     seed: int = 0
     max_stale: int = 3
     """Rounds a silent neighbour's last model is used again."""
@@ -64,6 +65,11 @@ class Job:
     def sites(self) -> tuple[str, ...]:
         """Names of the sites, sorted."""
         return tuple(sorted(self.n_components))
+
+    @property
+    def last_round(self) -> int:
+        """The round after which no site goes on."""
+        return MAX_ROUNDS if self.needs_all else self.n_rounds
 
     @property
     def releases(self) -> int:

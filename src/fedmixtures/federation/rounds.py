@@ -101,7 +101,7 @@ class SiteRounds:
         """Whether this site has done all it can: all rounds, or nobody is there to speak to it."""
         over = self.reply is not None and bool(self.reply.head.get("over"))
         alone = bool(self.partners) and not self.neighbours
-        return over or self.round >= self.job.n_rounds or alone
+        return over or self.round >= self.job.last_round or alone
 
     @property
     def missing(self) -> set[str]:

@@ -441,6 +441,8 @@ class Sum:
     """Pytree of arrays (nodes, ...)."""
     group: np.ndarray | None = None
     """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
+    of_releases: bool = False
+    """Whether the share is made of messages that were broadcast before, and of no row."""
 
 
 Request = Broadcast | PerNeighbour | Connect | Sum

@@ -17,7 +17,7 @@ def gaps():
 
 
 def fitted(X, nodes, **more):
-    method = fm.TrustThenPool(n_starts=2, pool_steps=(3, 6))
+    method = fm.TrustThenPool(n_starts=2, pool_steps=(1, 3, 4))
     return fm.NetworkGaussianMixture(2, graph="full", method=method, random_state=0, **more).fit(
         X, nodes=nodes
     )

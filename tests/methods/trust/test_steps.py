@@ -199,19 +199,38 @@ def test_centres_are_rows_and_differ(nodes):
         assert len(set(distance.argmin(1))) == K
 
 
+def test_starts_are_made_of_releases_alone(data, nodes, own):
+    """Other rows, the same releases: what leaders offer is the same, and says what it is."""
+    rows = data.rows + np.random.default_rng(0).normal(size=data.rows.shape)
+    other = a_block(NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index))
+    with_others = Nodes(other, Units(np.zeros(2), np.ones(2)), 5, 1e-3)
+    n, release = nodes.n, released(nodes, own)
+    groups = Groups(np.zeros(n, int), np.full(n, n), np.arange(n))
+    offers = []
+    for these in (nodes, with_others):
+        heard = Heard(these, release)
+        live = np.ones(len(heard.receiver), bool)
+        asked = pooled_level(these, own, heard, groups, live, np.array([8.0]), (1, 1, 1), 3)
+        offers.append(next(asked))
+    assert all(offer.of_releases for offer in offers)
+    for one, two in zip(offers[0].share.parts, offers[1].share.parts, strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert np.abs(one).max() > 0
+
+
 def everyone(nodes, own, **more):
     heard = Heard(nodes, released(nodes, own))
     n = nodes.n
     groups = Groups(np.zeros(n, int), np.full(n, n), np.arange(n))
     live = np.ones(len(heard.receiver), bool)
-    steps = more.get("steps", (2, 3))
+    steps = more.get("steps", (1, 1, 2))
     strengths = np.array(more.get("strengths", [8.0]))
     level = pooled_level(nodes, own, heard, groups, live, strengths, steps, 3)
-    return drive(level, InProcess(nodes.block))[0]
+    return drive(level, InProcess(nodes.block))[:2]
 
 
 def test_pooled_em_is_em_of_all_rows(nodes, own):
-    before, after = everyone(nodes, own, steps=(2, 3)), everyone(nodes, own, steps=(2, 4))
+    before, after = (everyone(nodes, own, steps=steps)[1] for steps in ((1, 1, 2), (1, 1, 3)))
     parts = [rows_of(nodes, i) for i in range(nodes.n)]
     x, count = (np.concatenate([p[j] for p in parts]) for j in (0, 1))
     expected = plain_step(before.theta.at(0), x, count, 8.0, 1e-3)
@@ -222,24 +241,25 @@ def test_pooled_em_is_em_of_all_rows(nodes, own):
 
 def test_a_fold_is_left_out_of_the_pool_at_home(nodes, own):
     """The model that judges a fold is one M-step of everybody's rows but that fold's."""
-    pooled = everyone(nodes, own)
+    level, pooled = everyone(nodes, own)
     parts = [rows_of(nodes, i) for i in range(nodes.n)]
     node, fold = 4, 1
     kept = [p[2] != fold if i == node else np.ones(len(p[0]), bool) for i, p in enumerate(parts)]
     x = np.concatenate([p[0][k] for p, k in zip(parts, kept, strict=True)])
     expected = plain_step(pooled.theta.at(0), x, np.ones(len(x)), 8.0, 1e-3)
-    found = pooled.level.folds.at(fold * nodes.n + node)
+    found = level.folds.at(fold * nodes.n + node)
     for one, other in zip(found.parts, expected.parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-10)
 
 
-def test_the_strength_is_the_one_that_foretells_best(nodes, own):
-    one = {s: everyone(nodes, own, strengths=[8.0, s]) for s in (0.1,)}[0.1]
-    scores = {}
-    for s in (8.0, 0.1):
-        level = everyone(nodes, own, strengths=[8.0, s] if s == 0.1 else [8.0])
-        scores[s] = (level.level.density * nodes.count).sum()
-    assert (one.level.density * nodes.count).sum() == pytest.approx(max(scores.values()))
+@pytest.mark.parametrize("other", [0.1, 1e4])
+def test_the_strength_is_the_one_that_foretells_best(nodes, own, other):
+    """Rows of equal shapes: the stronger prior, whichever comes first."""
+    steps, score = (0, 3, 0), lambda level: (level.density * nodes.count).sum()
+    level, pooled = everyone(nodes, own, strengths=[8.0, other], steps=steps)
+    alone, _ = everyone(nodes, own, strengths=[8.0], steps=steps)
+    assert (pooled.nu == max(8.0, other)).all()
+    assert (score(level) > score(alone) + 1e-6) == (other > 8.0)
 
 
 def test_bad_totals_are_seen():
@@ -279,7 +299,7 @@ def test_weights_prefer_the_level_that_foretells_and_forgive_nonsense(nodes):
 def outcome(X, labels, graph="full", method=None, **options):
     data = NodeData.from_rows(X, labels)
     network = as_network(graph, data.labels).aligned(data.labels)
-    method = method or fm.TrustThenPool(n_starts=2, pool_steps=(3, 6))
+    method = method or fm.TrustThenPool(n_starts=2, pool_steps=(1, 3, 4))
     return fm.solve(method, data, network, n_components=K, **options)
 
 
@@ -336,7 +356,7 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
     """As silos run it: a generator per node, in step; replies are cut out of the whole."""
     data = NodeData.from_rows(scenario.X, scenario.nodes)
     block = a_block(data)
-    method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 2), weaker=(1.0,))
+    method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 1, 1), strengths=(1.0,))
     engine = InProcess(block)
     whole = converse(method, block, InProcess(block))
     talks = []
@@ -351,7 +371,7 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
         join = lambda *parts: np.concatenate([np.asarray(p) for p in parts])
         values = [list(vars(r).values()) for r in requests]
         joined = [
-            None if column[0] is None else jax.tree.map(join, *column)
+            column[0] if isinstance(column[0], bool | None) else jax.tree.map(join, *column)
             for column in zip(*values, strict=True)
         ]
         replies = engine(type(requests[0])(*joined))
@@ -398,7 +418,7 @@ def test_settings_of_the_earlier_form_warn():
 
 
 def test_groups_too_small_to_pool_are_each_alone(scenario):
-    method = fm.TrustThenPool(n_starts=1, pool_steps=(2, 3), smallest_group=4)
+    method = fm.TrustThenPool(n_starts=1, pool_steps=(1, 1, 2), smallest_group=4)
     found = outcome(scenario.X, scenario.nodes, method=method)
     assert (found.account.nodes["size"] == 1).all()
     group, own = (found.levels.names.index(name) for name in ("group", "own"))

@@ -3,7 +3,7 @@
 | request | exchanges |
 |---|---|
 | `Broadcast` | one: the gated, rounded mixture to all neighbours |
-| `PerNeighbour` | one: a bit to each neighbour |
+| `PerNeighbour` | one: a bit, or the label of a node, to each neighbour |
 | `Connect` | as many as there are sites: bits, then who belongs together, over live edges |
 | `Sum` of statistics | two: masses, then moments of the components that enough rows stand behind |
 | any other `Sum` | one |
@@ -98,7 +98,7 @@ class ConversationSession:
         self.at_home = Support(job_rows(job, support.rows), support.people)
         self.support, self.feasible = self.at_home, feasible_of(program)
         self.fingerprint = rows_fingerprint(job, self.at_home.rows)
-        self.store = Store(folder, self.fingerprint, keep=job.n_rounds + 1)
+        self.store = Store(folder, self.fingerprint, keep=job.last_round)
         self.inputs, self.released = self.store.answers()
         self.passed: Callable[[Any], None] = lambda session: None
         """Lets the messages of the present exchange through the gate; set by the node."""
@@ -250,14 +250,16 @@ class ConversationSession:
             case Broadcast():
                 return (yield from self._broadcast(request))
             case PerNeighbour(message):
-                bits = np.asarray(message)
-                if bits.dtype != bool or bits.ndim != 1:
-                    raise Refused("only bits go to single neighbours")
-                return (yield from self._bits(bits))
+                said = np.asarray(message)
+                if said.ndim == 1 and said.dtype == bool:
+                    return (yield from self._bits(said))
+                if said.ndim == 1 and said.dtype == np.int64:
+                    return (yield from self._labels(said))
+                raise Refused("only bits and labels of nodes go to single neighbours")
             case Connect(live):
                 return (yield from self._connect(np.asarray(live, dtype=bool)))
-            case Sum(share, group):
-                return (yield from self._sum(share, group))
+            case Sum(share, group, of_releases):
+                return (yield from self._sum(share, group, of_releases))
         raise Refused(f"the method asks for {type(request).__name__}, which no site knows")
 
     def _broadcast(self, request: Broadcast) -> Exchanges:
@@ -276,7 +278,9 @@ class ConversationSession:
         heard = yield exchange
         self.n_models += 1
         own = next(iter(exchange.released.values()), said)
-        blank = ModelMessage(mixture, 0.0)
+        blank = ModelMessage(
+            Mixture(np.full(k, 1 / k), np.zeros((k, d)), np.stack([np.eye(d)] * k))
+        )
         usable = lambda found: blank if found is None or isinstance(found, Silence) else found
         lines = [usable(own), *(usable(heard[name]) for name in self.edges)]
         theta = Mixture(*map(np.stack, zip(*(m.mixture.parts for m in lines), strict=True)))
@@ -286,6 +290,16 @@ class ConversationSession:
         said = {name: Whole(np.array([int(b)])) for name, b in zip(self.edges, bits, strict=True)}
         heard = yield Exchange(said, lambda content: decode_whole(content, 1, 0, 1))
         return np.array([heard[name][0] == 1 for name in self.edges], dtype=bool)
+
+    def _labels(self, labels: np.ndarray) -> Exchanges:
+        """Labels of nodes, as numbers of sites: whatever else a method may put there is refused."""
+        known = [label_hash(name) >> 1 for name in self.job.sites]
+        if not set(labels.tolist()) <= set(known):
+            raise Refused("the method gives a neighbour a number that is the label of no site")
+        numbers = map(known.index, labels.tolist())
+        said = {name: Whole(np.array([n])) for name, n in zip(self.edges, numbers, strict=True)}
+        heard = yield Exchange(said, lambda content: decode_whole(content, 1, 0, len(known) - 1))
+        return np.array([known[int(heard[name][0])] for name in self.edges], dtype=np.int64)
 
     def _connect(self, live: np.ndarray) -> Exchanges:
         """Members of the own group and their live edges, passed on from neighbour to neighbour.
@@ -324,7 +338,7 @@ class ConversationSession:
         others = len(self.job.sites) - len(members)
         return len(members) >= SMALLEST_GROUP and (others == 0 or others >= SMALLEST_GROUP)
 
-    def _sum(self, share: Any, group: Any) -> Exchanges:
+    def _sum(self, share: Any, group: Any, of_releases: bool) -> Exchanges:
         members = frozenset(self.job.sites)
         if group is not None:
             label = int(np.asarray(group)[0])
@@ -336,11 +350,11 @@ class ConversationSession:
             return share
         if isinstance(share, Statistics):
             return (yield from self._statistics(share, members))
-        if isinstance(share, Mixture):
-            return (yield from self._offers(share, members))
         leaves, structure = jax.tree.flatten(share)
         values = np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves])
-        added = yield from self._added(values, np.ones_like(values), members, 1)
+        # What was released before is as coarse as it left, and tells nothing new.
+        widths = np.zeros_like(values) if of_releases else np.ones_like(values)
+        added = yield from self._added(values, widths, members, 0 if of_releases else 1)
         parts = np.split(added, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
         shaped = [p.reshape(np.shape(leaf)) for p, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(structure, shaped)
@@ -387,28 +401,6 @@ class ConversationSession:
         known = self.mass_of.setdefault(members, float(rows[0]))
         slack = 2.0 + 0.05 * abs(known)
         return (masses[0] > -slack).all(-1) & (np.abs(rows - known) <= slack)
-
-    def _offers(self, offers: Mixture, members: frozenset[str]) -> Exchanges:
-        """Mixtures that one member offers to all (zeros from the others), gated like a release."""
-        parts = [np.array(part, np.float64) for part in offers.parts]
-        k, d = parts[1].shape[-2:]
-        for i in range(parts[0].shape[1]):
-            if parts[0][0, i].sum() > 0:
-                allowed, _ = self.gate.merged(
-                    Mixture(*(part[0, i] for part in parts)),
-                    self.support,
-                    self.feasible,
-                    may_merge=True,
-                )
-                for part, new in zip(parts, allowed.parts if allowed else (0, 0, 0), strict=True):
-                    part[0, i] = new
-        values = np.concatenate([np.ravel(part) for part in parts])
-        added = yield from self._added(values, np.zeros_like(values), members, 1)
-        sizes = np.cumsum([part.size for part in parts])[:-1]
-        split = zip(np.split(added, sizes), parts, strict=True)
-        return jax.tree.unflatten(
-            jax.tree.structure(offers), [part.reshape(like.shape) for part, like in split]
-        )
 
     def _added(
         self, values: np.ndarray, widths: np.ndarray, members: frozenset[str], cost: int

@@ -12,7 +12,6 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.codec import decode, encode
@@ -91,8 +90,6 @@ def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool:
             "attacked enough. Use GTVMin (gtv-mmd, gtv-kl), or fit in one process where the rows "
             "may be together"
         )
-    if method.smallest_group < SMALLEST_GROUP:
-        raise JobError(f"between sites `smallest_group` is at least {SMALLEST_GROUP}")
     if len(set(job.n_components.values())) > 1:
         raise JobError("Trust-then-Pool has as many components at every site")
     if job.privacy is not None:

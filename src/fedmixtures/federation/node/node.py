@@ -186,7 +186,7 @@ class Node:
             return self._released(session, "step", held=False, rejected=[])
         if session.round != t:
             raise Refused(f"round {t} is asked for, but this node stands after {session.round}")
-        if session.is_over or t >= session.job.n_rounds:
+        if session.is_over or t >= session.job.last_round:
             raise Refused(f"the job has {session.reached} rounds")
         rejected = self._open_all(session, request)
         freshness = session.freshness()

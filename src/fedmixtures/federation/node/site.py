@@ -114,7 +114,7 @@ class SiteConfig:
             raise JobRefused(f"site {self.name!r} is no site of the job {job.name!r}")
         if limits.approved_jobs is not None and job.key not in limits.approved_jobs:
             reasons.append(f"the job {job.key} is not among approved_jobs")
-        if job.n_rounds > limits.max_rounds:
+        if job.n_rounds > limits.max_rounds and not job.needs_all:
             reasons.append(f"{job.n_rounds} rounds are asked for, {limits.max_rounds} allowed")
         if job.most_components > limits.max_components:
             asked = f"{job.most_components} components are asked for"

@@ -79,7 +79,7 @@ class NodeExecutor(Executor):
             # Others may have begun the segment at a round this site does not know yet, or pool
             # with nobody while this one waits for its group.
             anywhere = self.round < 0 or job.needs_all
-            if t > (job.n_rounds if anywhere else self.round + AHEAD + job.reach):
+            if t > (job.last_round if anywhere else self.round + AHEAD + job.reach):
                 return self._turned_away(source, data, "no site can be that many rounds ahead")
         kept = self.mailbox.put(source, t, box)
         return make_reply(ReturnCode.OK if kept else ReturnCode.SERVICE_UNAVAILABLE)

@@ -6,10 +6,13 @@ the node's rows. It listens to nobody yet, so that near and group are own. No ot
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.base import Levels
+from fedmixtures.methods.base import Levels, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, repeated
 from fedmixtures.methods.trust_then_pool.own import Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled
@@ -32,7 +35,7 @@ class Known:
         self.units = _units_of(users, covariance_type)
         self.everyone = self.units.of_users(users)
 
-    def pooled(self, nodes: Nodes) -> Pooled:
+    def pooled(self, nodes: Nodes) -> tuple[Level, Pooled]:
         """Everyone's level at a node whose rows are not in it: no fold is left out of it."""
         theta = self.everyone
         folds = repeated(theta, nodes.n_folds)
@@ -40,7 +43,17 @@ class Known:
         second = mass[..., None, None] * theta.covariances
         rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
         level = Level(theta, folds, nodes.out_of_fold(folds), theta)
-        return Pooled(level, theta, rest, self.nu)
+        return level, Pooled(theta, rest, self.nu)
+
+
+def by_oneself(steps: Generator[Sum, Any, Any]) -> Any:
+    """The end of steps that ask for nothing but sums, of one node alone."""
+    reply = None
+    while True:
+        try:
+            reply = steps.send(reply).share
+        except StopIteration as end:
+            return end.value
 
 
 def _units_of(theta: Mixture, covariance_type: str) -> Units:

@@ -7,8 +7,10 @@ have been without a fold of a node's own rows the node works out at home.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -30,11 +32,13 @@ MOST = 1e30
 """No sum over rows in common units is larger."""
 
 
-class Pooled:
-    """A pooled level, and what the others of the group have that the node has not."""
+class Pooled(eqx.Module):
+    """A pooled mixture of every node, and what its group has beside the node's own rows."""
 
-    def __init__(self, level: Level, theta: Mixture, rest: Statistics, nu: np.ndarray):
-        self.level, self.theta, self.rest, self.nu = level, theta, rest, nu
+    theta: Mixture
+    rest: Statistics
+    nu: Any
+    """(nodes,) strength of the prior."""
 
 
 def pooled_level(
@@ -44,42 +48,45 @@ def pooled_level(
     groups: Groups,
     live: np.ndarray,
     strengths: np.ndarray,
-    steps: tuple[int, int],
+    steps: tuple[int, int, int],
     salt: int,
-) -> Generator[Request, Any, tuple[Pooled, Pooled]]:
+) -> Generator[Request, Any, tuple[Level, Pooled, Pooled]]:
     """The level of every node's group, with the prior's strength that foretells its rows best.
 
-    Returned with it: the same at the first (full) strength. A node that is alone keeps its own.
+    Returned with what stands behind it, and the same at the first (full) strength. All strengths
+    go side by side until the choice; of the full one, if it is not chosen, clusters alone are read.
+    A node that is alone keeps its own level.
     """
-    first, then = steps
+    first, each, then = steps
     alone, group = groups.size == 1, groups.label
-    starts = yield from _starts(nodes, own, heard, groups, live, strengths[0], salt)
-    theta = yield from _best(nodes, starts, group, strengths[0], first)
-    n_nu = len(strengths)
-    theta, nu = repeated(theta, n_nu), np.repeat(strengths, nodes.n)
-    for _ in range(then):
-        _, total = yield from _total(nodes, theta, group, n_nu)
-        theta = _next(nodes, theta, total, nu)
-    fit, total = yield from _total(nodes, theta, group, n_nu)
-    mine = fit.own
-    rest = jax.tree.map(lambda a, b: a - b, chosen(sound(total), total, mine), mine)
-    found = []
-    for i, strength in enumerate(strengths):
-        here = slice(i * nodes.n, (i + 1) * nodes.n)
-        found.append(_without_own(nodes, own, at(theta, here), at(rest, here), strength, alone))
-    own_gain = np.stack([nodes.per_node(p.level.density * nodes.count) for p in found], axis=-1)
+    level_of = lambda fit, total, nu: _without_own(nodes, own, fit, total, nu, alone)
+    starts = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
+    best = yield from _best(nodes, starts, group, strengths[0], first)
+    nu = np.repeat(strengths, nodes.n)
+    fit, total = yield from _stepped(nodes, *repeated(best, len(strengths)), nu, group, each)
+    all_nodes = np.arange(nodes.n)
+    here = [i * nodes.n + all_nodes for i in range(len(strengths))]
+    found = [level_of(*at((fit, total, nu), i)) for i in here]
+    own_gain = np.stack(
+        [nodes.per_node(level.density * nodes.count) for level, _ in found], axis=-1
+    )
     gain = yield Sum(own_gain, group)
-    best = first_greatest(np.where(np.isfinite(gain).all(-1, keepdims=True), gain, own_gain))
-    return _picked(nodes, found, best), found[0]
+    choice = first_greatest(usable(gain, own_gain))
+    fit, total, nu = at((fit, total, nu), choice * nodes.n + all_nodes)
+    fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
+    level, pooled = level_of(fit, total, nu)
+    full = chosen(choice == 0, pooled, found[0][1])
+    return replace(level, clusters=full.theta), pooled, full
 
 
 def _starts(
-    nodes: Nodes, own: Level, heard: Heard, groups: Groups, live: np.ndarray, nu: float, salt: int
+    nodes: Nodes, heard: Heard, own: Level, groups: Groups, live: np.ndarray, nu: float, salt: int
 ) -> Generator[Request, Any, Mixture]:
     """Starts (starts, nodes, ...), the same for all members: leaders offer, a sum hands round.
 
-    A leader clusters the points of its own and its live neighbours' releases: nothing that it has
-    not been told. The last start is the first leader's release as it is.
+    A leader clusters the points of its own and its live neighbours' releases, and the last start is
+    the first leader's release as it is: all is made of releases alone. `own` stands in where nobody
+    offers anything.
     """
     leads = np.flatnonzero(groups.rank < LEADERS)
     place = np.full(nodes.n, -1)
@@ -89,7 +96,8 @@ def _starts(
     source = np.concatenate([nodes.block.line[leads], heard.sender[edge]])
     order = np.argsort(fit, kind="stable")
     fit, source = fit[order], source[order]
-    offers = jax.tree.map(np.zeros_like, own.theta)
+    release = at(heard.theta, nodes.block.line)
+    offers = jax.tree.map(np.zeros_like, release)
     if len(leads):
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
@@ -98,12 +106,11 @@ def _starts(
         np.logical_or.at(present, fit, heard.theta.weights[source] > 0)
         fits = [nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]
         offers = _put(offers, leads, best_of(fits).theta)
-    share = lambda theta, rank: chosen(
-        groups.rank == rank, theta, jax.tree.map(np.zeros_like, theta)
-    )
-    offered = [*(share(offers, rank) for rank in range(LEADERS)), share(own.theta, 0)]
+    share = lambda theta, offers: chosen(offers, theta, jax.tree.map(np.zeros_like, theta))
+    offered = [share(offers, groups.rank == rank) for rank in range(LEADERS)]
+    offered.append(share(release, (groups.rank == 0) & (heard.rows[nodes.block.line] > 0)))
     stacked = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *offered)
-    total = yield Sum(stacked, groups.label)
+    total = yield Sum(stacked, groups.label, of_releases=True)
     starts = jax.tree.map(lambda part: np.swapaxes(part, 0, 1), total)
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
     spare = chosen(there[-1], at(starts, -1), own.theta)
@@ -124,23 +131,33 @@ def _is_mixture(theta: Mixture) -> np.ndarray:
 
 def _best(
     nodes: Nodes, starts: Mixture, group: np.ndarray, nu: float, n_steps: int
-) -> Generator[Request, Any, Mixture]:
+) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
     n_starts = len(starts.weights)
     theta = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), starts)
-    for _ in range(n_steps):
-        _, total = yield from _total(nodes, theta, group, n_starts)
-        theta = _next(nodes, theta, total, nu)
-    fit, total = yield from _total(nodes, theta, group, n_starts, nu)
+    strength = np.full(len(theta.weights), nu)
+    fit, total = yield from _total(nodes, theta, strength, group)
+    fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
     score = fit.score(total.log_likelihood, total.mass.sum(-1)).reshape(n_starts, -1)
     best = first_greatest(score, axis=0)
-    return at(theta, best * nodes.n + np.arange(nodes.n))
+    return at((fit, total), best * nodes.n + np.arange(nodes.n))
+
+
+def _stepped(
+    nodes: Nodes, fit: Fit, total: Statistics, nu: np.ndarray, group: np.ndarray, n_steps: int
+) -> Generator[Request, Any, tuple[Fit, Statistics]]:
+    """EM by sums, from fits (several times nodes) whose totals are known."""
+    for _ in range(n_steps):
+        theta = _next(nodes, fit.theta, total, nu)
+        fit, total = yield from _total(nodes, theta, nu, group)
+    return fit, total
 
 
 def _total(
-    nodes: Nodes, theta: Mixture, group: np.ndarray, times: int, nu: float = 1.0
+    nodes: Nodes, theta: Mixture, nu: np.ndarray, group: np.ndarray
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Own statistics under several mixtures per node (times x nodes), and their groups' totals."""
+    times = len(theta.weights) // nodes.n
     node = np.tile(np.arange(nodes.n), times)
     entries = nodes.table.of_rows(node, np.full(len(node), ALL))
     fit = nodes.fitted(entries, theta, nu, 0)
@@ -167,27 +184,21 @@ def sound(total: Statistics) -> np.ndarray:
     return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
 
 
+def usable(total: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Totals by which something is chosen; a node that got a bad one goes by its own."""
+    return np.where(np.isfinite(total).all(-1, keepdims=True), total, own)
+
+
 def _without_own(
-    nodes: Nodes, own: Level, theta: Mixture, rest: Statistics, nu: float, alone: np.ndarray
-) -> Pooled:
+    nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: np.ndarray, alone: np.ndarray
+) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
-    base = Base.of(theta, rest)
-    strength = np.full(nodes.n, nu, theta.means.dtype)
-    models = nodes.beside(theta, base, strength, base.mass + 1.0, 1)
-    theta, folds = chosen(alone, own.theta, theta), nodes.halves(models)[1]
-    folds = chosen(np.tile(alone, nodes.n_folds), own.folds, folds)
-    return Pooled(Level(theta, folds, nodes.out_of_fold(folds), theta), theta, rest, strength)
-
-
-def _picked(nodes: Nodes, found: list[Pooled], best: np.ndarray) -> Pooled:
-    """Node by node the pooled level at the strength `best`; clusters at the first."""
-    pick = lambda index, *trees: jax.tree.map(
-        lambda *parts: np.stack(parts)[index, np.arange(len(index))], *trees
-    )
-    theta, rest, nu = pick(best, *[(p.theta, p.rest, p.nu) for p in found])
-    folds = pick(np.tile(best, nodes.n_folds), *[p.level.folds for p in found])
-    density = pick(best[nodes.node_of], *[p.level.density for p in found])
-    return Pooled(Level(theta, folds, density, found[0].theta), theta, rest, nu)
+    theta, mine = fit.theta, fit.own
+    rest = jax.tree.map(lambda a, b: a - b, chosen(sound(total), total, mine), mine)
+    base, nu = Base.of(theta, rest), nu.astype(theta.means.dtype)
+    folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
+    level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)
+    return level, Pooled(level.theta, rest, nu)
 
 
 def _put(tree: Any, index: np.ndarray, new: Any) -> Any:

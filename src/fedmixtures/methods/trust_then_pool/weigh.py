@@ -1,8 +1,9 @@
 r"""Step 8, weigh: how much each level counts at a node, by its own out-of-fold densities.
 
-Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows. What is proved is
-prequential: foretell each row by levels weighed by the rows before it, equally at first, then
-$w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
+Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows; the network's are
+the shares of all rows that the levels have under the nodes' own weights, in a few rounds. What is
+proved is prequential: foretell each row by levels weighed by the rows before it, equally at first,
+then $w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
 that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever has lied.
 """
 
@@ -17,13 +18,15 @@ from scipy.special import logsumexp
 from fedmixtures.methods.base import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
-SHRINK = 20.0
+SHRINK = 10.0
 """Rows that the network's weights count for at a node."""
+SURE = 30.0
+"""Rows that the mean evidence of the network counts for where the weights begin."""
 LEAST_ROWS = 0.02
 """Rows that every level has for sure."""
 LEAST_WEIGHT = 1e-4
 """Of a level in the whole network."""
-ROUNDS = 15
+ROUNDS = 8
 LOCAL_STEPS = 50
 LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
@@ -34,14 +37,15 @@ def weights(
 ) -> Generator[Request, Any, np.ndarray]:
     """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
     density = usable(density)
-    n_levels = len(density)
-    network = np.full((nodes.n, n_levels), 1.0 / n_levels)
+    shares = {"evidence": evidence(nodes, density) * nodes.rows_of[:, None], "rows": nodes.rows_of}
+    network = _first((yield Sum(shares, group)))
     for _ in range(ROUNDS):
-        total = yield Sum(_shares(nodes, density, network), group)
+        found = at_home(nodes, density, network)
+        total = yield Sum(_shares(nodes, density, found), group)
         good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
         total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
         share = total / total.sum(-1, keepdims=True)
-        # Twice the step of EM in logarithms: no fixed point moves, and half the sums do.
+        # Twice the step in logarithms: no fixed point moves, and half the sums do.
         network = np.maximum(share**2 / network, LEAST_WEIGHT)
         network = network / network.sum(-1, keepdims=True)
     return at_home(nodes, density, network)
@@ -54,6 +58,19 @@ def at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarra
         found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
         found = found / found.sum(-1, keepdims=True)
     return found
+
+
+def _first(total: dict[str, np.ndarray]) -> np.ndarray:
+    r"""(nodes, levels) where EM begins: $w_l \propto \exp(30\,(e_l - \max e))$, mean evidence $e$.
+
+    Where levels are nearly the same the likelihood of weights is flat, and what matters is that EM
+    does not begin with much weight on the worse of them; what is needed grows from little.
+    """
+    mean = total["evidence"] / np.maximum(total["rows"], 1.0)[:, None]
+    known = np.isfinite(mean).all(-1, keepdims=True)
+    mean = np.where(known, mean, 0.0)
+    share = np.exp(np.maximum(SURE * (mean - mean.max(-1, keepdims=True)), np.log(LEAST_WEIGHT)))
+    return share / share.sum(-1, keepdims=True)
 
 
 def usable(density: np.ndarray) -> np.ndarray:
