@@ -7,10 +7,11 @@ CSV has daily means, the station in the column ``node`` and the day in ``date``.
 """
 
 import sys
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import networkx as nx
 import numpy as np
 import pandas as pd
 
@@ -19,6 +20,21 @@ from fedmixtures import NetworkGaussianMixture
 POSITIVE = ["PM2.5", "PM10", "SO2", "NO2", "CO", "O3", "WSPM"]
 FEATURES = ["PM2.5", "PM10", "SO2", "NO2", "CO", "O3", "TEMP", "PRES", "DEWP", "WSPM"]
 SEASONS = ["winter", "spring", "summer", "autumn"]
+WHERE = {
+    "Aotizhongxin": (116.40, 39.98),
+    "Changping": (116.23, 40.22),
+    "Dingling": (116.22, 40.29),
+    "Dongsi": (116.42, 39.93),
+    "Guanyuan": (116.34, 39.93),
+    "Gucheng": (116.18, 39.91),
+    "Huairou": (116.63, 40.33),
+    "Nongzhanguan": (116.46, 39.94),
+    "Shunyi": (116.66, 40.13),
+    "Tiantan": (116.41, 39.89),
+    "Wanliu": (116.29, 39.99),
+    "Wanshouxigong": (116.35, 39.88),
+}
+"""Degrees east and north, for the picture alone."""
 source, picture = map(Path, sys.argv[1:])
 
 
@@ -32,11 +48,11 @@ def read() -> pd.DataFrame:
     return days.rename(columns={"station": "node"})
 
 
-# 1. The rows: concentrations and wind as logarithms; a hundred days of every station to learn from
+# 1. The rows: concentrations and wind as logarithms; 200 days of every station to learn from
 days = read()
 days["season"] = [SEASONS[month % 12 // 3] for month in pd.to_datetime(days["date"]).dt.month]
 days[POSITIVE] = np.log(days[POSITIVE].clip(lower=0.1))
-train = days.groupby("node").sample(100, random_state=0)
+train = days.groupby("node").sample(200, random_state=0)
 test = days.drop(train.index)
 rows, held = train[["node", *FEATURES]], test[["node", *FEATURES]]
 print(f"{train['node'].nunique()} stations, {len(train)} days to fit, {len(test)} held out")
@@ -68,20 +84,21 @@ print(means.round(1).to_string())
 print("\nSeasons, share of held-out days by component")
 print(pd.crosstab(test["season"], component, normalize="index").round(2).to_string())
 
-# 5. The network that the stations found
+# 5. The stations on the map (which the fit has not seen), with the edges that both ends trust
 trust = model.trust_
-graph = nx.Graph()
-graph.add_nodes_from(model.nodes_)
+place = np.array([WHERE[node] for node in model.nodes_])
+fig, axis = plt.subplots(figsize=(6, 5))
 for a, b, trusted in zip(trust.source, trust.target, trust.trusted, strict=True):
     if trusted:
-        graph.add_edge(model.nodes_[a], model.nodes_[b])
-place = nx.spring_layout(graph, seed=1, k=0.9)
-fig, axis = plt.subplots(figsize=(6.5, 4.2))
-nx.draw_networkx(
-    graph, place, ax=axis, node_color=trust.group, cmap="tab10", node_size=120, font_size=7,
-    edge_color="#999",
-)  # fmt: skip
-axis.margins(0.15)
-axis.set_axis_off()
+        axis.plot(*place[[a, b]].T, color="#999", zorder=0)
+axis.scatter(*place.T, c=trust.group, cmap="tab10", s=50)
+for node, (x, y) in zip(model.nodes_, place, strict=True):
+    side, away = ("right", -5) if x < 116.38 else ("left", 5)
+    axis.annotate(node, (x, y), (away, 3), textcoords="offset points", fontsize=8, ha=side)
+axis.set(xlabel="east", ylabel="north", aspect=1.3)
+axis.margins(x=0.3)
 fig.tight_layout()
 fig.savefig(picture, dpi=110)
+
+versions = ", ".join(f"{name} {version(name)}" for name in ("fedmixtures", "jax", "numpy"))
+print(f"\nMade by examples/tables/air_quality.py on {date.today()}, {versions}")

@@ -7,6 +7,8 @@ FOLDER holds UCI's four files ``processed.cleveland.data``, ``.hungarian``, ``.s
 """
 
 import sys
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -36,8 +38,8 @@ def read() -> pd.DataFrame:
     return pd.concat([hospital(p) for p in sorted(source.glob("processed.*.data"))])
 
 
-# 1. The rows. Values that were rounded are spread over what was rounded away: a density of rows that
-# repeat exactly could grow without end.
+# 1. The rows. Values that were rounded are spread over what was rounded away: the density of values
+# that repeat exactly could grow without end.
 patients = read().dropna(subset=FEATURES, how="all").reset_index(drop=True)
 rng = np.random.default_rng(0)
 for column, resolution in {"oldpeak": 0.1, "trestbps": 2.0}.items():
@@ -111,3 +113,6 @@ axes[0].set_ylabel("ST depression (mm)")
 fig.suptitle("components by colour; crosses: patients with heart disease", fontsize=9)
 fig.tight_layout()
 fig.savefig(picture, dpi=110)
+
+versions = ", ".join(f"{name} {version(name)}" for name in ("fedmixtures", "jax", "numpy"))
+print(f"\nMade by examples/tables/heart_disease.py on {date.today()}, {versions}")
