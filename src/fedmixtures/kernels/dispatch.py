@@ -209,9 +209,20 @@ def tile_statistics(
     return jax.tree.map(add, by_tile)
 
 
-def rows_at_once() -> int:
+def tile_log_density(theta: Mixture, rows: Rows, owner: Array) -> Float[Array, "tiles m"]:
+    """Log-density of the rows of every tile under the mixture of its fit."""
+    take = lambda tree: jax.tree.map(lambda part: part[owner], tree)
+    if theta.n_features <= UNROLLED and not on_gpu():
+        return likelihood.log_density_rows_last(take(theta), rows)
+    joint = log_joint(take(theta), rows, take(inverse_cholesky(theta.covariances)))
+    return jax.nn.logsumexp(joint, axis=-1)
+
+
+def rows_at_once(n_features: int) -> int:
     """Rows, by tile, in one call: what a CPU's cache or a GPU's memory holds."""
-    return 1 << 22 if on_gpu() else 1 << 13
+    if on_gpu():
+        return 1 << 22
+    return 1 << (15 if n_features <= UNROLLED else 13)
 
 
 def nll_and_gradient(

@@ -169,7 +169,7 @@ def test_a_fit_is_the_same_in_any_batch(nodes):
 
 def test_more_rows_than_a_tile_and_than_a_call_are_one_fit():
     rng = np.random.default_rng(1)
-    big = rng.normal(size=(rows_at_once() + 1000, 2))
+    big = rng.normal(size=(rows_at_once(2) + 1000, 2))
     rows = np.concatenate([big, rng.normal(size=(20, 2))])
     labels = np.repeat([0, 1], [len(big), 20])
     block = a_block(NodeData.from_rows(rows, labels))

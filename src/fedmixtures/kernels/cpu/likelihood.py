@@ -72,20 +72,32 @@ def unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
 def rows_last(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """A dozen features at most: as `unrolled`, but components stay an axis of the arrays."""
     d = theta.n_features
-    inverse, log_determinant = inverse_cholesky(theta.covariances)
-    constant = log_constants(theta, log_determinant)[:, :, None]
-    delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]  # (nodes, k, m)
-    white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
-    log_joint = constant - 0.5 * sum_of(w * w for w in white)
-    top = log_joint.max(1, keepdims=True)
-    unnormalised = jnp.exp(log_joint - top)
-    total = unnormalised.sum(1, keepdims=True)
+    delta, top, unnormalised, total = _joint_rows_last(theta, rows)
     share = unnormalised * (row_weights[:, None, :] / total)
     first = [share * delta[i] for i in range(d)]
     second = [first[i] * delta[j] for i in range(d) for j in range(i + 1)]
     parts = dispatch.sum_together([share, *first, *second], axis=2)
     log_likelihood = (row_weights * (top + fast_log(total))[:, 0]).sum(-1)
     return of_sums(log_likelihood, parts, d)
+
+
+def log_density_rows_last(theta: Mixture, rows: Rows) -> Float[Array, "nodes m"]:
+    """Log-density of rows, for as many features."""
+    _, top, _, total = _joint_rows_last(theta, rows)
+    return (top + fast_log(total))[:, 0]
+
+
+def _joint_rows_last(theta: Mixture, rows: Rows) -> tuple[list[Array], Array, Array, Array]:
+    """Distances (nodes, k, m) from the means by feature; the joint density as exp(top) times it."""
+    d = theta.n_features
+    inverse, log_determinant = inverse_cholesky(theta.covariances)
+    constant = log_constants(theta, log_determinant)[:, :, None]
+    delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]
+    white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
+    log_joint = constant - 0.5 * sum_of(w * w for w in white)
+    top = log_joint.max(1, keepdims=True)
+    unnormalised = jnp.exp(log_joint - top)
+    return delta, top, unnormalised, unnormalised.sum(1, keepdims=True)
 
 
 def products(rows: Rows) -> Float[Array, "tiles m p"]:

@@ -18,10 +18,16 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.kernels.dispatch import TileRows, log_joints, statistics, tile_statistics
+from fedmixtures.kernels.dispatch import (
+    TileRows,
+    log_joints,
+    statistics,
+    tile_log_density,
+    tile_statistics,
+)
 from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
 from fedmixtures.mixture.covariance_types import n_parameters
-from fedmixtures.mixture.density import GappyRows, log_joint
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
@@ -273,11 +279,10 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
 
 @quick
 def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
-    take = lambda tree: jax.tree.map(lambda part: part[work.owner], tree)
-    at, x, observed = take(theta), tiles.x[work.tile], tiles.observed
+    x, observed = tiles.x[work.tile], tiles.observed
     if observed is None:
-        factor = take(inverse_cholesky(theta.covariances))
-        return jax.nn.logsumexp(log_joint(at, x, factor), axis=-1)
+        return tile_log_density(theta, x, work.owner)
+    at = jax.tree.map(lambda part: part[work.owner], theta)
     return jax.nn.logsumexp(log_joints(at, GappyRows(x, observed[work.tile])), axis=-1)
 
 

@@ -44,7 +44,9 @@ class Tiles(eqx.Module):
     @property
     def at_once(self) -> tuple[int, int]:
         """Tiles and fits in one call, at most: no more than a few times all there are."""
-        tiles = min(max(16, rows_at_once() // self.count.shape[1]), 8 * len(self.count))
+        tiles = min(
+            max(16, rows_at_once(self.x.shape[2]) // self.count.shape[1]), 8 * len(self.count)
+        )
         return tiles, max(1, tiles // self.per_fit)
 
 

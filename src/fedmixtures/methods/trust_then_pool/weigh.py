@@ -27,7 +27,8 @@ LEAST_ROWS = 0.02
 LEAST_WEIGHT = 1e-4
 """Of a level in the whole network."""
 ROUNDS = 8
-LOCAL_STEPS = 50
+FEW_STEPS, STEPS = 10, 50
+"""Of EM of a node's own weights: between two sums, and at the end."""
 LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
 
@@ -36,28 +37,49 @@ def weights(
     nodes: Nodes, density: np.ndarray, group: np.ndarray
 ) -> Generator[Request, Any, np.ndarray]:
     """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
-    density = usable(density)
+    rows = _Rows(nodes, density)
     shares = {"evidence": evidence(nodes, density) * nodes.rows_of[:, None], "rows": nodes.rows_of}
-    network = _first((yield Sum(shares, group)))
+    network = found = _first((yield Sum(shares, group)))
     for _ in range(ROUNDS):
-        found = at_home(nodes, density, network)
-        total = yield Sum(_shares(nodes, density, found), group)
+        found = rows.fitted(network, found, FEW_STEPS)
+        total = yield Sum(rows.shares(found), group)
         good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
         total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
         share = total / total.sum(-1, keepdims=True)
         # Twice the step in logarithms: no fixed point moves, and half the sums do.
         network = np.maximum(share**2 / network, LEAST_WEIGHT)
         network = network / network.sum(-1, keepdims=True)
-    return at_home(nodes, density, network)
+    return rows.fitted(network, network, STEPS)
 
 
 def at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarray:
     """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
-    density, found = usable(density), network
-    for _ in range(LOCAL_STEPS):
-        found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
-        found = found / found.sum(-1, keepdims=True)
-    return found
+    return _Rows(nodes, density).fitted(network, network, STEPS)
+
+
+class _Rows:
+    """How likely every row is under each level, as a share of the likeliest."""
+
+    def __init__(self, nodes: Nodes, density: np.ndarray):
+        real = nodes.count > 0
+        table = usable(density)[:, real].T
+        self.relative = np.exp(table - table.max(1, keepdims=True))  # (rows, levels)
+        self.count = nodes.count[real][:, None]
+        self.node = np.repeat(nodes.node_of, real.sum(1))
+        self.first = np.searchsorted(self.node, np.arange(nodes.n))
+
+    def fitted(self, network: np.ndarray, found: np.ndarray, n_steps: int) -> np.ndarray:
+        """EM of every node's own weights from `found`, shrunk to the network's."""
+        for _ in range(n_steps):
+            found = self.shares(found) + SHRINK * network + LEAST_ROWS
+            found = found / found.sum(-1, keepdims=True)
+        return found
+
+    def shares(self, by_node: np.ndarray) -> np.ndarray:
+        """(nodes, levels) rows that each level explains, under these weights."""
+        joint = self.relative * by_node[self.node]
+        joint *= self.count / joint.sum(1, keepdims=True)
+        return np.add.reduceat(joint, self.first)
 
 
 def _first(total: dict[str, np.ndarray]) -> np.ndarray:
@@ -76,13 +98,6 @@ def _first(total: dict[str, np.ndarray]) -> np.ndarray:
 def usable(density: np.ndarray) -> np.ndarray:
     """Finite densities: what is none counts as very unlikely."""
     return np.maximum(np.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
-
-
-def _shares(nodes: Nodes, density: np.ndarray, by_node: np.ndarray) -> np.ndarray:
-    """(nodes, levels) rows that each level explains, under these weights."""
-    joint = np.log(by_node).T[:, nodes.node_of, None] + density
-    share = np.exp(joint - logsumexp(joint, axis=0)) * nodes.count
-    return np.stack([nodes.per_node(part) for part in share], axis=-1)
 
 
 def evidence(nodes: Nodes, density: np.ndarray) -> np.ndarray:
