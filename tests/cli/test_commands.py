@@ -48,6 +48,31 @@ def test_help_is_quick_and_loads_nothing_heavy(files):
     assert time.monotonic() - began[1] < 10  # far below a second on a quiet machine
 
 
+def test_every_command_says_something_before_it_loads_anything_heavy():
+    """What takes seconds comes after the first line, which is there within one."""
+    script = """
+import builtins, sys
+from fedmixtures.cli.main import main
+def first(text, **how):
+    raise SystemExit(f"{text} {sorted({'jax', 'sklearn', 'pyarrow'} & set(sys.modules))}")
+builtins.print = first
+main(sys.argv[1:])
+"""
+    for command, words in {
+        "fit data.csv": "Reading data.csv",
+        "compare data.csv": "Reading data.csv",
+        "predict run new.csv": "Reading run and new.csv",
+        "report run": "Reading run",
+        "export run --node a": "Reading run",
+        "methods": "Methods",
+        "demo": "Making a network",
+    }.items():
+        arguments = [sys.executable, "-c", script, *command.split()]
+        done = subprocess.run(arguments, capture_output=True, text=True)
+        assert done.stderr.startswith(words), done.stderr
+        assert done.stderr.strip().endswith("[]"), done.stderr
+
+
 @pytest.mark.parametrize(
     "command", ["demo", "fit", "predict", "report", "compare", "export", "methods"]
 )

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import Parameter
 
+from fedmixtures.cli.main import begin
+
 
 def compare(
     *data: str,
@@ -71,6 +73,7 @@ def compare(
     out
         Also write the numbers as CSV: method, repeat, node, log-likelihood.
     """
+    begin(f"Reading {' '.join(data[:3]) or 'nothing'}")
     from fedmixtures import _checks
     from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
@@ -255,6 +258,7 @@ def methods() -> None:
 
     Example: `fedmixtures methods`, then `fedmixtures fit ... --method gtv-kl --set n_local_steps=1`
     """
+    begin("Methods and their settings:")
     from rich.table import Table
 
     from fedmixtures.cli.console import console

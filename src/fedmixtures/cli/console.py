@@ -124,6 +124,10 @@ class RoundsBar:
     def __exit__(self, *details: Any) -> None:
         self.bar.__exit__(*details)
 
+    def told(self, words: str) -> None:
+        """Show what a method without rounds is at."""
+        self.bar.update(self.task, numbers=words)
+
     def reached(self, number: int, objective: float | None, held_out: float | None) -> None:
         """Show the round reached, its objective and the held-out log-likelihood."""
         numbers = "" if objective is None else f"objective {objective:.4f}"

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from fedmixtures.cli.main import begin
+
 WITH_ALPHA = "gtv-mmd"
 """The method where --alpha is given and none is named: the default method has no alpha."""
 
@@ -99,8 +101,7 @@ def fit(
     resume
         Run folder to go on with, exactly where it stopped.
     """
-    # The first sign of life: what follows is imported for seconds.
-    print(f"Reading {' '.join(data[:3]) or resume or config or 'nothing'}", flush=True)
+    begin(f"Reading {' '.join(data[:3]) or resume or config or 'nothing'}")
     from fedmixtures.cli.settings import (
         FitSettings,
         default_method,

@@ -146,6 +146,7 @@ def fit_watched(
             seed=settings.seed,
             report_every=max(1, round(settings.rounds / LOOKS)),
             watch=watch,
+            told=bar.told,
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=NetworkGaussianMixture().tol,

@@ -217,6 +217,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             "dtype": self.dtype,
             "tol": float(self.tol),
             "watch": partial(self._watch, teller),
+            "told": partial(teller.say, lasting=False),
             "report_every": self.report_every or (10 if watched else None),
             "resume": None if resume is None else read_checkpoint(resume),
             "keep_nodes": self.keep_node_history,
