@@ -24,7 +24,8 @@ def experiment(
     names
         Any of table1, table2, fig-sbm, fig-rounds, table3, fig-digits, proposition1, alpha-grid,
         sensitivity; or all. Beyond the paper: trust-sbm, trust-robust, trust-digits,
-        trust-ablation, trust-cost, trust-stress, real, relatives, covariances, gaps; with a GPU and --jobs 0 trust-cost-gpu.
+        trust-ablation, trust-cost, trust-stress, real, relatives, covariances, gaps; with a GPU
+        and --jobs 0 trust-cost-gpu.
     seeds
         How many seeds, beginning with 0; 20 unless given.
     jobs
