@@ -87,6 +87,8 @@ class Method(eqx.Module):
     """Whether the mixtures are densities to be scored; false for hard clustering."""
     fits_gaps: ClassVar[bool] = False
     """Whether rows may have missing cells (NaN)."""
+    has_levels: ClassVar[bool] = False
+    """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
     moves_rows: ClassVar[bool] = False
     """Whether rows leave their nodes."""
     needs_start: ClassVar[bool] = True
