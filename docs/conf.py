@@ -3,7 +3,7 @@
 import fedmixtures
 
 project = "fedmixtures"
-author = "the fedmixtures authors"
+author = copyright = "the fedmixtures contributors"
 release = version = fedmixtures.__version__
 extensions = [
     "sphinx.ext.autodoc",

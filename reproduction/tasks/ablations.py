@@ -15,9 +15,9 @@ PARTS: dict[str, dict[str, Any]] = {
     **{f"no level {name}": _without(name) for name in LEVELS},
     "own and everyone only": _without("near", "personal", "group"),
     "own, group and everyone": _without("near", "personal"),
-    "one strength of the prior": {"weaker": (1.0,)},
+    "one strength of the prior": {"strengths": (1.0,)},
     "fewer pooled steps": {"pool_steps": (1, 4, 4)},
-    "more pooled steps": {"pool_steps": (6, 15, 15)},
+    "more pooled steps": {"pool_steps": (8, 15, 15)},
     "three folds": {"n_folds": 3},
     "one start": {"n_starts": 1},
 }

@@ -94,7 +94,9 @@ def problem(order=range(8)) -> tuple[NodeData, Network]:
 
 def test_average_consensus_is_one_sum():
     data, network = problem()
-    solution = fm.solve(Average(), data, network, n_components=1)
+    told = []
+    solution = fm.solve(Average(), data, network, n_components=1, told=told.append)
+    assert told == ["exchange 1"]
     rows = data.rows
     for i in range(8):
         np.testing.assert_allclose(solution.theta.means[i, 0], rows.mean(0), rtol=1e-12)

@@ -41,6 +41,26 @@ def test_alike_components_get_the_same_number(edges, noise):
     assert [sorted(order) for order in orders.tolist()] == [[0, 1, 2, 3]] * len(LABELS)
 
 
+def test_no_unit_of_a_feature_matters():
+    """The first feature tells components apart, the second is noise in a small unit."""
+    rng = np.random.default_rng(0)
+    orders = [rng.permutation(3) for _ in LABELS]
+    unit = np.array([1.0, 1e3])
+    theta = Mixture.stack(
+        [
+            Mixture(
+                np.full(3, 1 / 3),
+                np.column_stack([[0.0, 5.0, 10.0], 0.1 * rng.normal(size=3)])[order] * unit,
+                np.tile(np.diag(unit**2), (3, 1, 1)),
+            )
+            for order in orders
+        ]
+    )
+    found = aligned_orders(theta, Network.from_edges([("a", b) for b in LABELS[1:]], LABELS))
+    places = [order[own].tolist() for order, own in zip(orders, found, strict=True)]
+    assert places == [orders[0].tolist()] * len(LABELS)
+
+
 def test_absent_components_come_together():
     small, large = mixture(3, 2, 2, spread=6.0), mixture(3, 3, 2, spread=6.0)
     theta = Mixture.stack([large, small.relabel([1, 0]), large.relabel([2, 0, 1])])

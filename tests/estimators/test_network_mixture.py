@@ -362,12 +362,16 @@ def test_filling_up_with_copies_leaves_the_density_alone():
     np.testing.assert_allclose(q.log_density(x), p.log_density(x), rtol=1e-12)
 
 
-def test_columns_of_one_value_are_named(case, make):
+def test_columns_of_one_value_or_few_are_named(case, make):
     X = np.column_stack([case.X, np.full(len(case.X), 7.0)])
     with pytest.warns(FitWarning, match="column 2 is 7 in every row: it cannot tell rows apart"):
         make(n_rounds=0).fit(X, nodes=case.nodes)
     X[:, 2] = np.where(case.nodes == "b", 1.0, case.X[:, 0])
     with pytest.warns(FitWarning, match="column 2 has a single value at node 'b': it cannot"):
+        make(n_rounds=0).fit(X, nodes=case.nodes)
+    X[:, 2] = np.arange(len(X)) % 3
+    X[::7, 2] = np.nan
+    with pytest.warns(FitWarning, match=r"few values in 2 \(3\): a Gaussian density"):
         make(n_rounds=0).fit(X, nodes=case.nodes)
 
 

@@ -67,7 +67,7 @@ def test_with_levels_a_newcomer_is_everyone(tmp_path):
 def joined():
     """A network without its node 5, that node adapted, and the rows that judge."""
     s = shifted_blocks(n_blocks=2, nodes_per_block=3, n_components=2, n_train=60, seed=5)
-    method = fm.TrustThenPool(n_starts=2, pool_steps=(1, 3, 4))
+    method = fm.TrustThenPool(n_starts=2, pool_steps=(2, 3, 3))
     model = fm.NetworkGaussianMixture(2, graph="full", method=method, random_state=0)
     others = s.nodes != 5
     model.fit(s.X[others], nodes=s.nodes[others])

@@ -75,7 +75,7 @@ def test_trust_then_pool_by_masked_sums(tmp_path, home, monkeypatch):
 
     monkeypatch.setenv(DANGER, "yes")
     rows = site_rows((60, 60, 60, 60))
-    method = TrustThenPool(n_starts=1, n_folds=2, weaker=(1.0,), pool_steps=(1, 2, 4))
+    method = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 2, 4))
     job = a_job(method, n_components=dict.fromkeys(SITES, 2), n_rounds=400, collector="researcher")
     sections = {"limits": {"couplings": ["trust-then-pool"]}}
     with federation(tmp_path / "fed", rows, sections=sections) as machine:

@@ -203,7 +203,7 @@ def test_alone_the_em_solver_ends_where_em_ends(kind, alike):
 @pytest.mark.parametrize("kind", KINDS)
 def test_levels_of_trust_keep_to_their_type_in_the_users_units(kind, alike):
     X = alike.X * [1.0, 30.0]
-    method = TrustThenPool(n_starts=1, pool_steps=(1, 3))
+    method = TrustThenPool(n_starts=1, pool_steps=(1, 1, 2))
     model = NetworkGaussianMixture(
         3, graph="full", method=method, covariance_type=kind, random_state=0
     ).fit(X, nodes=alike.nodes)

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import Parameter
 
+from fedmixtures.cli.main import begin
+
 
 def compare(
     *data: str,
@@ -23,7 +25,7 @@ def compare(
     rounds: int = 40,
     holdout: float = 0.2,
     repeats: int = 5,
-    standardize: Annotated[bool, Parameter(negative="")] = False,
+    standardize: bool | None = None,
     allow_isolated: Annotated[bool, Parameter(negative="")] = False,
     delimiter: str | None = None,
     seed: int = 0,
@@ -60,7 +62,8 @@ def compare(
     repeats
         Splits to draw; each is used by all methods.
     standardize
-        Divide every feature by its standard deviation over all nodes' training rows.
+        Divide every feature by its standard deviation over all nodes' training rows. By default for
+        the couplings (gtv-...) alone; likelihoods are in your units in any case.
     allow_isolated
         Accept nodes that no edge names.
     delimiter
@@ -70,6 +73,7 @@ def compare(
     out
         Also write the numbers as CSV: method, repeat, node, log-likelihood.
     """
+    begin(f"Reading {' '.join(data[:3]) or 'nothing'}")
     from fedmixtures import _checks
     from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
@@ -139,7 +143,9 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
 def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
     try:
-        return _fit(task.fitted_by(_method(name, settings)), settings, name, repeat)
+        method = _method(name, settings)
+        task = task.fitted_by(method, settings.standardizes(method))
+        return _fit(task, settings, name, repeat)
     except (ValueError, ArithmeticError) as error:
         notes = [f"{name} failed in repeat {repeat + 1}: {error}"]
         return {"method": name, "repeat": repeat, "nodes": {}, "notes": notes}
@@ -252,6 +258,7 @@ def methods() -> None:
 
     Example: `fedmixtures methods`, then `fedmixtures fit ... --method gtv-kl --set n_local_steps=1`
     """
+    begin("Methods and their settings:")
     from rich.table import Table
 
     from fedmixtures.cli.console import console

@@ -53,10 +53,10 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
         "components": components,
         "method": methods or method_line(task.method, settings),
     }
-    if settings.standardize:
+    if settings.standardize or (methods is None and settings.standardizes(task.method)):
         lines["scale"] = (
-            "each feature divided by its standard deviation over all nodes together; between "
-            "silos that needs every node's count, sums and sums of squares"
+            "each feature divided by its standard deviation over all nodes together, for the fit "
+            "alone; between silos that needs every node's count, sums and sums of squares"
         )
     for name, text in lines.items():
         console.print(f"  [dim]{name:<11}[/dim]", end="")
@@ -80,10 +80,11 @@ def hint_scale(task: Any, settings: Any) -> None:
 
     spread = np.sqrt(column_moments(task.problem.data.rows)[1])
     far = [f for f, s in zip(task.table.features, spread, strict=True) if not 0.05 <= s <= 20]
-    if far and hasattr(task.method, "learning_rate") and not settings.standardize:
+    coupling = hasattr(task.method, "learning_rate")
+    if far and coupling and not settings.standardizes(task.method):
         say(
             f"Note: the spread of {_checks.listed(far)} is far from 1, where step sizes and "
-            "bandwidths are made for. Consider --standardize.",
+            "bandwidths are made for. Leave --no-standardize out.",
             "yellow",
         )
 
@@ -122,6 +123,10 @@ class RoundsBar:
 
     def __exit__(self, *details: Any) -> None:
         self.bar.__exit__(*details)
+
+    def told(self, words: str) -> None:
+        """Show what a method without rounds is at."""
+        self.bar.update(self.task, numbers=words)
 
     def reached(self, number: int, objective: float | None, held_out: float | None) -> None:
         """Show the round reached, its objective and the held-out log-likelihood."""

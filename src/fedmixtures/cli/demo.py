@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from fedmixtures.cli.main import begin
+
 
 def demo(
     *,
@@ -33,6 +35,7 @@ def demo(
     seed
         Seeds data and fits; the same seed gives the same numbers.
     """
+    begin("Making a network of nodes, each with a few rows of its own:")
     from fedmixtures.cli import demo_data
     from fedmixtures.cli.console import say, understood
     from fedmixtures.cli.fitting import replace_demo, write_run
@@ -40,7 +43,6 @@ def demo(
     began = time.perf_counter()
     folder = replace_demo(out)
     task, settings = demo_data.build(data, seed)
-    say("A network of nodes, each with a few rows of its own:")
     understood(task, settings, "each of " + ", ".join(demo_data.present()))
     runs = _fit_all(task, settings)
     shown = demo_data.shown()

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from fedmixtures.cli.main import begin
+
 ENDINGS = {"json": ".json", "sklearn": ".npz", "onnx": ".onnx"}
 SNIPPET = """\
 import numpy as np
@@ -43,6 +45,7 @@ def predict(
     delimiter
         Between the cells of a CSV; by default that of the run.
     """
+    begin(f"Reading {run} and {' '.join(data[:3]) or 'nothing'}")
     import numpy as np
 
     from fedmixtures import _checks
@@ -105,6 +108,7 @@ def report(
         Also show every row as a dot. The page then holds your rows: treat it as you treat them.
         Needs the data files of the run.
     """
+    begin(f"Reading {run}")
     import json
 
     from fedmixtures.cli.console import say, size
@@ -185,6 +189,7 @@ def export(
     out
         File to write; by default named like the node. It must not exist yet.
     """
+    begin(f"Reading {run}")
     from fedmixtures.cli.console import say
     from fedmixtures.cli.fitting import load_run, node_label
 

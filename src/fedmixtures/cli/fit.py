@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from fedmixtures.cli.main import begin
+
 WITH_ALPHA = "gtv-mmd"
 """The method where --alpha is given and none is named: the default method has no alpha."""
 
@@ -24,7 +26,7 @@ def fit(
     features: str | None = None,
     rounds: int = 40,
     holdout: float = 0.2,
-    standardize: Annotated[bool, Parameter(negative="")] = False,
+    standardize: bool | None = None,
     pooled: bool = True,
     allow_isolated: Annotated[bool, Parameter(negative="")] = False,
     delimiter: str | None = None,
@@ -79,8 +81,9 @@ def fit(
         Share of every node's rows kept out of the fit, to judge by. 0 fits all rows, and the report
         then cannot say whether neighbours helped.
     standardize
-        Divide every feature by its standard deviation over all nodes' rows. Between silos that
-        needs every node's count, sums and sums of squares. The model is stored in your units.
+        Divide every feature by its standard deviation over all nodes' rows, for the fit alone: the
+        model and all that is shown are in your units. On for the couplings (gtv-...), whose step
+        sizes are made for features of order one, unless --no-standardize; others do not need it.
     pooled
         Also fit one mixture of all rows, for comparison. Leave it out where rows may not be pooled.
     allow_isolated
@@ -98,8 +101,7 @@ def fit(
     resume
         Run folder to go on with, exactly where it stopped.
     """
-    # The first sign of life: what follows is imported for seconds.
-    print(f"Reading {' '.join(data[:3]) or resume or config or 'nothing'}", flush=True)
+    begin(f"Reading {' '.join(data[:3]) or resume or config or 'nothing'}")
     from fedmixtures.cli.settings import (
         FitSettings,
         default_method,
@@ -145,10 +147,11 @@ def fit(
 def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
     from fedmixtures import _checks
-    from fedmixtures.cli.console import hint_scale, understood
+    from fedmixtures.cli.console import hint_scale, say, understood
     from fedmixtures.cli.prepare import choose_automatic, prepare
     from fedmixtures.cli.settings import with_devices
     from fedmixtures.estimators.resolve import resolve_devices
+    from fedmixtures.estimators.rows import notes_on_columns
     from fedmixtures.io.runs import RunFolder
     from fedmixtures.io.tables import read_table
 
@@ -156,11 +159,14 @@ def _begin(settings: Any, out: Path) -> None:
     columns = settings.nodes, settings.features, settings.delimiter
     table = read_table(settings.data, *columns, gaps_ok=True)
     task = prepare(settings, table)
+    settings = dataclasses.replace(settings, standardize=settings.standardizes(task.method))
     settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)
     understood(task, settings)
     hint_scale(task, settings)
+    for note in notes_on_columns(task.problem.data, table.features):
+        say(f"Note: {note}", "yellow")
     task, settings = choose_automatic(task, settings)
     folder.write_config(settings.to_config())
     _work(folder, task, settings)

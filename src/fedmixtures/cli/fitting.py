@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -70,7 +71,7 @@ class Watch:
 
     def __call__(self, progress: Progress) -> None:
         """Keep the records of some rounds and look at the mixtures after them."""
-        self.records += [dict(record) for record in progress.records]
+        self.records += [self._in_users_units(record) for record in progress.records]
         if progress.final:
             return
         reached = progress.round
@@ -84,6 +85,11 @@ class Watch:
             self.folder.write_snapshots(self.snapshots)
             if reached:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
+
+    def _in_users_units(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A record whose likelihoods are of rows as the table has them."""
+        volume = float(self.task.log_volume.sum())
+        return {**record, **{name: record[name] + volume for name in ("objective", "fit")}}
 
     @cached_property
     def _evaluator(self) -> Evaluator | None:
@@ -140,12 +146,12 @@ def fit_watched(
             seed=settings.seed,
             report_every=max(1, round(settings.rounds / LOOKS)),
             watch=watch,
+            told=bar.told,
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=NetworkGaussianMixture().tol,
             keep_interrupted=True,
         )
-    watch.records = solution.history.records()
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
     return as_fitted(task, settings, solution, watch, tuple(notes))
 
@@ -162,9 +168,9 @@ def as_fitted(
         n_rounds=settings.rounds,
         random_state=settings.seed,
     )
-    model.adopt(
-        solution.changed(task.scale.original), task.network, feature_names=task.table.features
-    )
+    users = solution.changed(task.scale.original, task.log_volume)
+    watch.records = users.history.records()
+    model.adopt(users, task.network, feature_names=task.table.features)
     return Fitted(model, solution.theta, watch, notes)
 
 

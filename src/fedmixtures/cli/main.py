@@ -34,6 +34,11 @@ Examples: `fedmixtures demo` shows it on built-in data.
 `fedmixtures fit --help` explains every option."""
 
 
+def begin(text: str) -> None:
+    """The first sign of life of a command: what it needs is then imported for seconds."""
+    print(text, flush=True)
+
+
 def build_app(asked: str | None = None) -> App:
     """The command line with all commands there are; the one asked for brings its own help."""
     from cyclopts import App

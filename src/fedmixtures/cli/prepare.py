@@ -54,10 +54,10 @@ class Scale:
             theta.covariances * np.outer(self.factor, self.factor),
         )
 
-    def log_volume(self, data: NodeData) -> float:
-        """What to take off a mean over nodes of log-densities of scaled rows, for the table's."""
-        of_rows = ~np.isnan(data.rows) @ np.log(self.factor)
-        return float((np.add.reduceat(of_rows, data.offsets[:-1]) / data.counts).mean())
+    def log_volume(self, data: NodeData) -> np.ndarray:
+        """(nodes,) what mean log-densities of own rows lose in the units of the table."""
+        of_rows = data.row_weights * (~np.isnan(data.rows) @ np.log(self.factor))
+        return np.add.reduceat(of_rows, data.offsets[:-1]) / data.total_weights()
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,11 @@ class Task:
         """Held-out rows in the units of the table, if there are any."""
         return self.data.subset(self.held) if self.held.any() else None
 
+    @cached_property
+    def log_volume(self) -> np.ndarray:
+        """(nodes,) what mean log-densities of own rows lose in the units of the table."""
+        return self.scale.log_volume(self.problem.data)
+
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows to fit, as the fit sees them, and the label of each."""
@@ -109,9 +114,16 @@ class Task:
         labels[:] = data.labels
         return data.rows, labels[data.node_index]
 
-    def fitted_by(self, method: Any) -> Task:
-        """The same rows for another method; refused if it cannot take them."""
-        return dataclasses.replace(self, problem=self._changed(method=method))
+    def fitted_by(self, method: Any, standardize: bool | None = None) -> Task:
+        """The same rows for another method; refused if it cannot take them.
+
+        In the same units, unless `standardize` says whether features are to be standardised.
+        """
+        if standardize is None:
+            return dataclasses.replace(self, problem=self._changed(method=method))
+        train, scale = scaled_rows(self.data, self.held, standardize, method)
+        problem = self._changed(method=method, data=train)
+        return dataclasses.replace(self, problem=problem, scale=scale)
 
     def with_components(self, n_components: Any) -> Task:
         """The same with other numbers of components."""
@@ -132,7 +144,8 @@ def prepare(settings: FitSettings, table: Table) -> Task:
     )
     held = hold_out(table.nodes, settings, fewest)
     graph = read_graph(settings.graph, data.labels, settings.allow_isolated)
-    return posed(table, data, held, settings.standardize, graph, method, components or 1)
+    standardize = settings.standardizes(method)
+    return posed(table, data, held, standardize, graph, method, components or 1)
 
 
 def posed(
@@ -145,11 +158,18 @@ def posed(
     k: Any,
 ) -> Task:
     """The task of fitting all rows that are not held out."""
-    train = data.subset(~held)
     method = resolve.resolve_method(method)
-    scale = Scale.of(train.rows, standardize, method.covariance_type)
-    train = dataclasses.replace(train, rows=scale.scaled(train.rows))
+    train, scale = scaled_rows(data, held, standardize, method)
     return Task(table, data, held, scale, resolve.Problem.of(train, graph, method, k))
+
+
+def scaled_rows(
+    data: NodeData, held: np.ndarray, standardize: bool, method: Any
+) -> tuple[NodeData, Scale]:
+    """Rows that are not held out as the fit sees them."""
+    train = data.subset(~held)
+    scale = Scale.of(train.rows, standardize, method.covariance_type)
+    return dataclasses.replace(train, rows=scale.scaled(train.rows)), scale
 
 
 def choose_method(settings: FitSettings) -> Any:
@@ -255,7 +275,7 @@ def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
                 f"choosing alpha: {alpha:g}, fold {fold + 1} of 3"
             ),
         )
-    volume = task.scale.log_volume(task.problem.data)
+    volume = task.log_volume.mean()
     tried = ", ".join(
         f"{alpha:g}: {score - volume:.3f}"
         for alpha, score in zip(found.alphas, found.scores, strict=True)

@@ -32,7 +32,8 @@ class FitSettings:
     k: str = "3"
     alpha: str | None = None
     rounds: int = 40
-    standardize: bool = False
+    standardize: bool | None = None
+    """Whether features are divided by their spread; None: for methods with step sizes alone."""
     holdout: float = 0.2
     pooled: bool = True
     seed: int = 0
@@ -49,6 +50,11 @@ class FitSettings:
                 f"--holdout is {self.holdout:g}. Give the share of rows to hold out, from 0 to "
                 "less than 1."
             )
+
+    def standardizes(self, method: Any) -> bool:
+        """Whether this method sees standardised features: as asked, else where it has steps."""
+        asked = self.standardize
+        return hasattr(method, "learning_rate") if asked is None else asked
 
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""

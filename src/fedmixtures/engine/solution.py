@@ -204,12 +204,26 @@ class Solution:
         theta = Mixture.stack(list(mixtures.values()))
         return cls(tuple(mixtures), theta, history, Status.COMPLETED, n_rounds, "", None, traffic)
 
-    def changed(self, change: Callable[[Mixture], Mixture]) -> Solution:
-        """The same with all mixtures changed alike, say to other units."""
-        levels = self.levels
+    def changed(
+        self, change: Callable[[Mixture], Mixture], volume: np.ndarray | None = None
+    ) -> Solution:
+        """The same with all mixtures changed alike, say to other units.
+
+        `volume` (nodes,) is then what the mean log-density of own rows loses at each node.
+        """
+        volume = np.zeros(len(self.labels)) if volume is None else volume
+        levels, history = self.levels, self.history
         if levels is not None:
-            levels = replace(levels, theta=change(levels.theta))
-        return replace(self, theta=change(self.theta), levels=levels)
+            rows = np.ones(len(volume)) if self.rows is None else self.rows
+            levels = replace(
+                levels,
+                theta=change(levels.theta),
+                evidence=levels.evidence - volume[:, None],
+                prequential=levels.prequential + (rows * volume)[:, None],
+            )
+        each = None if history.node_fit is None else history.node_fit + volume
+        history = replace(history, fit=history.fit + volume.sum(), node_fit=each)
+        return replace(self, theta=change(self.theta), levels=levels, history=history)
 
     def mixture(self, label: Label) -> Mixture:
         """The mixture of one node, without absent components."""

@@ -23,10 +23,12 @@ def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
     """For every node, the order of its components that matches its neighbours'.
 
     Nodes are matched along a spanning tree of the most alike pairs, from a root in each connected
-    part; the roots are matched to the first root.
+    part; the roots are matched to the first root. No unit of a feature matters.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+
+    theta = _in_common_units(theta)
 
     def matching(i: int, j: int) -> tuple[np.ndarray, float]:
         cost = _pairwise(theta.at(i), theta.at(j))
@@ -54,6 +56,16 @@ def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
             parent = int(parents[node])
             orders[node] = matching(parent, node)[0][orders[parent]]
     return orders
+
+
+def _in_common_units(theta: Mixture) -> Mixture:
+    """Features divided by their standard deviation over all nodes' mixtures together."""
+    share = (theta.weights / len(theta.weights))[..., None]
+    centre = (share * theta.means).sum((0, 1))
+    within = np.diagonal(theta.covariances, axis1=-2, axis2=-1)
+    scale = np.sqrt((share * (within + (theta.means - centre) ** 2)).sum((0, 1)))
+    spread = scale[:, None] * scale
+    return Mixture(theta.weights, (theta.means - centre) / scale, theta.covariances / spread)
 
 
 def _pairwise(a: Mixture, b: Mixture) -> np.ndarray:

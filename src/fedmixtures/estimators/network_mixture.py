@@ -21,7 +21,7 @@ from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.newcomers import joined, unknown
 from fedmixtures.estimators.parameters import NestedParameters
-from fedmixtures.estimators.rows import warn_constant
+from fedmixtures.estimators.rows import warn_of_columns
 from fedmixtures.estimators.scoring import NodeScores
 from fedmixtures.estimators.trust import Trust
 from fedmixtures.estimators.verbose import Teller
@@ -190,7 +190,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         teller.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
-        warn_constant(data, getattr(self, "feature_names_in_", None))
+        warn_of_columns(data, getattr(self, "feature_names_in_", None))
         problem = resolve.Problem.of(data, self.graph, self._program(), self.n_components)
         init = resolve.resolve_start(self.init)
         missing = int(np.isnan(data.rows).sum())
@@ -217,6 +217,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             "dtype": self.dtype,
             "tol": float(self.tol),
             "watch": partial(self._watch, teller),
+            "told": partial(teller.say, lasting=False),
             "report_every": self.report_every or (10 if watched else None),
             "resume": None if resume is None else read_checkpoint(resume),
             "keep_nodes": self.keep_node_history,

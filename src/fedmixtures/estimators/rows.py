@@ -12,6 +12,9 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
 from fedmixtures.methods.registry import remedy_for_gaps
 
+FEW_VALUES = 10
+"""A column of at most so many values, each ten times on average, is told of."""
+
 
 def split_nodes(X: Any, nodes: Any) -> tuple[Any, Any]:
     """Take the node column out of a table when `nodes` is its name; else leave both alone."""
@@ -81,30 +84,54 @@ def _is_number(text: str | bytes) -> bool:
     return True
 
 
-def warn_constant(data: NodeData, columns: Any) -> None:
-    """Warn of columns that have one value everywhere, or one at every row of some node."""
+def warn_of_columns(data: NodeData, columns: Any) -> None:
+    """Warn of columns that are constant, everywhere or at a node, or take few values."""
+    for note in notes_on_columns(data, columns):
+        warnings.warn(note, FitWarning, stacklevel=3)
+
+
+def notes_on_columns(data: NodeData, columns: Any) -> list[str]:
+    """What a density in these columns would be misleading about, in words."""
+    names = range(data.n_features) if columns is None else columns
+    name = lambda c: repr(_checks.plain(names[c]))
     low = np.fmin.reduceat(data.rows, data.offsets[:-1])
     high = np.fmax.reduceat(data.rows, data.offsets[:-1])
-    name = lambda c: repr(_checks.plain(columns[c])) if columns is not None else str(c)
-    everywhere = np.fmin.reduce(low) == np.fmax.reduce(high)
+    least = np.fmin.reduce(low)
+    everywhere = least == np.fmax.reduce(high)
     at_node = (low == high) & (data.counts > 1)[:, None] & ~everywhere
-    found = [
-        f"column {name(c)} is {np.fmin.reduce(low)[c]:g} in every row"
-        for c in np.flatnonzero(everywhere)
-    ]
+    found = [f"column {name(c)} is {least[c]:g} in every row" for c in np.flatnonzero(everywhere)]
     found += [
         f"column {name(c)} has a single value at node "
         + _checks.listed(data.labels[i] for i in np.flatnonzero(at_node[:, c]))
         for c in np.flatnonzero(at_node.any(0))
     ]
+    notes = []
     if found and len(data.rows) > 1:
         more = f" (and {len(found) - 5} more such columns)" if len(found) > 5 else ""
-        warnings.warn(
+        notes.append(
             f"{'; '.join(found[:5])}{more}: it cannot tell rows apart there, and densities are as "
-            "high as the smallest variance allows. Leave such columns out, or raise the ridge.",
-            FitWarning,
-            stacklevel=3,
+            "high as the smallest variance allows. Leave such columns out, or raise the ridge."
         )
+    few = {c: n for c in np.flatnonzero(~everywhere) if (n := _few_values(data.rows[:, c]))}
+    if few:
+        listed = _checks.listed((f"{_checks.plain(names[c])} ({n})" for c, n in few.items()), 6)
+        notes.append(
+            f"few values in {listed.replace(chr(39), '')}: a Gaussian density of such a column "
+            "grows as components close in on single values. Compare fits of the same columns only."
+        )
+    return notes
+
+
+def _few_values(column: np.ndarray) -> int:
+    """How many values a column takes where they are few, each many times over; else zero."""
+    there = column[~np.isnan(column)]
+    if len(there) < 2 * FEW_VALUES:
+        return 0
+    some = np.unique(there[:: max(1, len(there) // 1000)])  # enough to tell most columns apart
+    if len(some) > FEW_VALUES:
+        return 0
+    n = len(np.unique(there))
+    return n if n <= FEW_VALUES and len(there) >= 10 * n else 0
 
 
 def check_finite(X: np.ndarray, nodes: Any, columns: Any, gaps: bool = False) -> None:

@@ -14,12 +14,15 @@ from fedmixtures.mixture.linear import inverse_cholesky, swept
 from fedmixtures.mixture.mixture import Mixture
 
 
-def log_joint(mixture: Mixture, x: Float[Array, "*nodes m d"]) -> Float[Array, "*nodes m k"]:
+def log_joint(
+    mixture: Mixture, x: Float[Array, "*nodes m d"], factor: tuple[Array, Array] | None = None
+) -> Float[Array, "*nodes m k"]:
     r"""$\ln \pi_c + \ln N(x; \mu_c, \Sigma_c)$ for every row and component.
 
-    Kernels that write this out: `kernels.cpu.likelihood` and `kernels.gpu.likelihood`.
+    `factor` is `inverse_cholesky` of the covariances, where somebody has it. Kernels that write
+    this out: `kernels.cpu.likelihood` and `kernels.gpu.likelihood`.
     """
-    inverse, log_determinant = inverse_cholesky(mixture.covariances)
+    inverse, log_determinant = inverse_cholesky(mixture.covariances) if factor is None else factor
     difference = x[..., None, :, :] - mixture.means[..., :, None, :]
     white = jnp.einsum("...cij,...cmj->...cmi", inverse, difference)
     constant = log_constants(mixture, log_determinant)

@@ -36,10 +36,12 @@ class Statistics(eqx.Module):
     r"""$\sum_x w\, r_c\, \delta_c \delta_c^\top$"""
 
 
-def plain_statistics(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
-    """E-step of every node of a block on its own weighted rows."""
+def plain_statistics(
+    theta: Mixture, rows: Rows, row_weights: RowWeights, factor: tuple[Array, Array] | None = None
+) -> Statistics:
+    """E-step of every node of a block on its own weighted rows; `factor` as in `log_joint`."""
     delta = rows[:, None, :, :] - theta.means[:, :, None, :]  # (nodes, k, m, d)
-    joint = jnp.swapaxes(log_joint(theta, rows), 1, 2)
+    joint = jnp.swapaxes(log_joint(theta, rows, factor), 1, 2)
     log_density = jax.nn.logsumexp(joint, axis=1)
     share = jnp.exp(joint - log_density[:, None, :]) * row_weights[:, None, :]
     return Statistics(

@@ -169,7 +169,7 @@ def test_a_fit_is_the_same_in_any_batch(nodes):
 
 def test_more_rows_than_a_tile_and_than_a_call_are_one_fit():
     rng = np.random.default_rng(1)
-    big = rng.normal(size=(rows_at_once() + 1000, 2))
+    big = rng.normal(size=(rows_at_once(2) + 1000, 2))
     rows = np.concatenate([big, rng.normal(size=(20, 2))])
     labels = np.repeat([0, 1], [len(big), 20])
     block = a_block(NodeData.from_rows(rows, labels))
@@ -356,7 +356,7 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
     """As silos run it: a generator per node, in step; replies are cut out of the whole."""
     data = NodeData.from_rows(scenario.X, scenario.nodes)
     block = a_block(data)
-    method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 1, 1), weaker=(1.0,))
+    method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 1, 1), strengths=(1.0,))
     engine = InProcess(block)
     whole = converse(method, block, InProcess(block))
     talks = []

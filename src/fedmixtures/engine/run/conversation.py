@@ -116,8 +116,12 @@ class InProcess:
         return np.bincount(self.block.receiver, minlength=self.block.data.n_nodes)
 
     def _sum(self, share: Any, group: np.ndarray | None) -> Any:
-        """Totals of groups, members added up in the order of the hashes of their labels."""
+        """Totals of groups, members added up in the order of the hashes of their labels.
+
+        A share that is not a number is left out, as it is where shares are fixed-point numbers.
+        """
         n = self.block.data.n_nodes
+        share = _finite(share, n)
         group = np.zeros(n, dtype=np.int64) if group is None else np.asarray(group)
         order = np.lexsort((self.block.data.label_hashes, group))
         new = np.diff(group[order], prepend=group[order[:1]] - 1) != 0
@@ -164,6 +168,17 @@ def account_of_block(outcome: Outcome, block: Block, network: Network) -> Accoun
     values = {name: np.asarray(of) for name, of in outcome.edges.items()}
     nodes = {name: np.asarray(of) for name, of in outcome.nodes.items()}
     return Account(nodes, by_edge(values, block.receiver, block.sender, network))
+
+
+def _finite(share: Any, n: int) -> Any:
+    """The shares (nodes, ...), zero at nodes that gave something that is not finite."""
+    share = jax.tree.map(np.asarray, share)
+    sound = [np.isfinite(part).reshape(n, -1).all(1) for part in jax.tree.leaves(share)]
+    sound = np.all(sound, axis=0)
+    if sound.all():
+        return share
+    line = lambda part: sound.reshape(n, *(1,) * (part.ndim - 1))
+    return jax.tree.map(lambda part: np.where(line(part), part, np.zeros_like(part)), share)
 
 
 def _bytes(message: Any) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -47,12 +48,20 @@ def fit_by_conversation(
     theta: Mixture | None,
     seed: int,
     dtype: str,
+    told: Callable[[str], Any] | None = None,
 ) -> Solution:
     """All nodes in one block; bytes and rounds are counted as if they were not."""
+
+    def reply(request: Any) -> Any:
+        answer = engine(request)
+        if told is not None:
+            told(f"exchange {engine.rounds}")
+        return answer
+
     with precision(dtype):
         block = conversation_block(data, network, n_components, seed, dtype, theta)
         engine = InProcess(block)
-        outcome = converse(method, block, engine)
+        outcome = converse(method, block, reply)
     outcome = replace(outcome, theta=outcome.theta.to_numpy())
     account = account_of_block(outcome, block, network)
     return _solution(outcome, data, engine.traffic(), account)

@@ -65,7 +65,7 @@ class ReleaseBudget:
 
     max_jobs: int = 5
     max_models: int = 500
-    max_sums: int = 40
+    max_sums: int = 100
     """Of one job over any one set of members."""
 
 

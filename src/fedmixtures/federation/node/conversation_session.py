@@ -3,7 +3,7 @@
 | request | exchanges |
 |---|---|
 | `Broadcast` | one: the gated, rounded mixture to all neighbours |
-| `PerNeighbour` | one: a bit to each neighbour |
+| `PerNeighbour` | one: a bit, or the label of a node, to each neighbour |
 | `Connect` | as many as there are sites: bits, then who belongs together, over live edges |
 | `Sum` of statistics | two: masses, then moments of the components that enough rows stand behind |
 | any other `Sum` | one |
@@ -250,10 +250,12 @@ class ConversationSession:
             case Broadcast():
                 return (yield from self._broadcast(request))
             case PerNeighbour(message):
-                bits = np.asarray(message)
-                if bits.dtype != bool or bits.ndim != 1:
-                    raise Refused("only bits go to single neighbours")
-                return (yield from self._bits(bits))
+                said = np.asarray(message)
+                if said.ndim == 1 and said.dtype == bool:
+                    return (yield from self._bits(said))
+                if said.ndim == 1 and said.dtype == np.int64:
+                    return (yield from self._labels(said))
+                raise Refused("only bits and labels of nodes go to single neighbours")
             case Connect(live):
                 return (yield from self._connect(np.asarray(live, dtype=bool)))
             case Sum(share, group, of_releases):
@@ -288,6 +290,16 @@ class ConversationSession:
         said = {name: Whole(np.array([int(b)])) for name, b in zip(self.edges, bits, strict=True)}
         heard = yield Exchange(said, lambda content: decode_whole(content, 1, 0, 1))
         return np.array([heard[name][0] == 1 for name in self.edges], dtype=bool)
+
+    def _labels(self, labels: np.ndarray) -> Exchanges:
+        """Labels of nodes, as numbers of sites: whatever else a method may put there is refused."""
+        known = [label_hash(name) >> 1 for name in self.job.sites]
+        if not set(labels.tolist()) <= set(known):
+            raise Refused("the method gives a neighbour a number that is the label of no site")
+        numbers = map(known.index, labels.tolist())
+        said = {name: Whole(np.array([n])) for name, n in zip(self.edges, numbers, strict=True)}
+        heard = yield Exchange(said, lambda content: decode_whole(content, 1, 0, len(known) - 1))
+        return np.array([known[int(heard[name][0])] for name in self.edges], dtype=np.int64)
 
     def _connect(self, live: np.ndarray) -> Exchanges:
         """Members of the own group and their live edges, passed on from neighbour to neighbour.

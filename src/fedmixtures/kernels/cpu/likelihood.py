@@ -11,6 +11,8 @@ from functools import reduce
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.kernels import dispatch
@@ -29,6 +31,8 @@ from fedmixtures.mixture.moments import Statistics, weight_gradient
 
 MOST_SUMS = 72
 """Up to this many sums are taken in one loop over the rows; the loop's code grows with them."""
+ABSENT = -1e30
+"""Log-weight of a component that is not there, as a number that can be multiplied."""
 
 
 def n_sums(d: int) -> int:
@@ -68,20 +72,73 @@ def unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
 def rows_last(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     """A dozen features at most: as `unrolled`, but components stay an axis of the arrays."""
     d = theta.n_features
-    inverse, log_determinant = inverse_cholesky(theta.covariances)
-    constant = log_constants(theta, log_determinant)[:, :, None]
-    delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]  # (nodes, k, m)
-    white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
-    log_joint = constant - 0.5 * sum_of(w * w for w in white)
-    top = log_joint.max(1, keepdims=True)
-    unnormalised = jnp.exp(log_joint - top)
-    total = unnormalised.sum(1, keepdims=True)
+    delta, top, unnormalised, total = _joint_rows_last(theta, rows)
     share = unnormalised * (row_weights[:, None, :] / total)
     first = [share * delta[i] for i in range(d)]
     second = [first[i] * delta[j] for i in range(d) for j in range(i + 1)]
     parts = dispatch.sum_together([share, *first, *second], axis=2)
     log_likelihood = (row_weights * (top + fast_log(total))[:, 0]).sum(-1)
     return of_sums(log_likelihood, parts, d)
+
+
+def log_density_rows_last(theta: Mixture, rows: Rows) -> Float[Array, "nodes m"]:
+    """Log-density of rows, for as many features."""
+    _, top, _, total = _joint_rows_last(theta, rows)
+    return (top + fast_log(total))[:, 0]
+
+
+def _joint_rows_last(theta: Mixture, rows: Rows) -> tuple[list[Array], Array, Array, Array]:
+    """Distances (nodes, k, m) from the means by feature; the joint density as exp(top) times it."""
+    d = theta.n_features
+    inverse, log_determinant = inverse_cholesky(theta.covariances)
+    constant = log_constants(theta, log_determinant)[:, :, None]
+    delta = [rows[:, None, :, i] - theta.means[:, :, i, None] for i in range(d)]
+    white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
+    log_joint = constant - 0.5 * sum_of(w * w for w in white)
+    top = log_joint.max(1, keepdims=True)
+    unnormalised = jnp.exp(log_joint - top)
+    return delta, top, unnormalised, unnormalised.sum(1, keepdims=True)
+
+
+def products(rows: Rows) -> Float[Array, "tiles m p"]:
+    """One, the features and their products, in which a log-density is linear."""
+    i, j = np.tril_indices(rows.shape[-1])
+    return jnp.concatenate([jnp.ones_like(rows[..., :1]), rows, rows[..., i] * rows[..., j]], -1)
+
+
+def by_products(
+    theta: Mixture, features: Float[Array, "tiles m p"], row_weights: RowWeights, owner: Array
+) -> Statistics:
+    r"""Statistics of fits, each of several tiles (`owner`, sorted): two matrix products per tile.
+
+    Sums are taken about the origin and moved to the means: about $x^2\epsilon$ is lost, so rows
+    must be centred and scaled, covariances bounded from below, and numbers of double precision.
+    """
+    n, d = len(theta.weights), theta.n_features
+    i, j = np.tril_indices(d)
+    inverse, log_determinant = inverse_cholesky(theta.covariances)
+    precision = jnp.einsum("nkpi,nkpj->nkij", inverse, inverse)
+    linear = jnp.einsum("nkij,nkj->nki", precision, theta.means)
+    constant = log_constants(theta, log_determinant) - 0.5 * (linear * theta.means).sum(-1)
+    quadratic = precision[..., i, j] * jnp.where(i == j, -0.5, -1.0)
+    constant = jnp.maximum(constant, ABSENT)[..., None]
+    weights = jnp.concatenate([constant, linear, quadratic], -1)[owner]
+    log_joint = jnp.einsum("tkp,tmp->tkm", weights, features)
+    top = log_joint.max(1, keepdims=True)
+    unnormalised = jnp.exp(log_joint - top)
+    total = unnormalised.sum(1, keepdims=True)
+    share = unnormalised * (row_weights[:, None, :] / total)
+    sums = jnp.einsum("tkm,tmp->tkp", share, features)
+    log_likelihood = (row_weights * (top + jnp.log(total))[:, 0]).sum(-1)
+    add = lambda part: jax.ops.segment_sum(part, owner, n, indices_are_sorted=True)
+    log_likelihood, sums = add(log_likelihood), add(sums)
+    mass, first, mean = sums[..., 0], sums[..., 1 : 1 + d], theta.means
+    place = np.zeros((d, d), int)
+    place[i, j] = place[j, i] = np.arange(len(i))
+    cross = first[..., :, None] * mean[..., None, :]
+    around = mass[..., None, None] * mean[..., :, None] * mean[..., None, :]
+    second = sums[..., 1 + d + place] - cross - jnp.swapaxes(cross, -1, -2) + around
+    return Statistics(log_likelihood, mass, first - mass[..., None] * mean, second)
 
 
 def of_sums(log_likelihood: PerNode, sums: list[jax.Array], d: int) -> Statistics:

@@ -18,10 +18,16 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.kernels.dispatch import log_joints, statistics, tile_statistics
+from fedmixtures.kernels.dispatch import (
+    TileRows,
+    log_joints,
+    statistics,
+    tile_log_density,
+    tile_statistics,
+)
 from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
 from fedmixtures.mixture.covariance_types import n_parameters
-from fedmixtures.mixture.density import GappyRows, log_joint
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
@@ -50,7 +56,7 @@ class Base(eqx.Module):
         return cls(np.zeros_like(theta.weights), theta.means, theta.covariances)
 
     @classmethod
-    def of(cls, theta: Mixture, s: Statistics, most: float = np.inf) -> Base:
+    def of(cls, theta: Mixture, s: Statistics, most: float | np.ndarray = np.inf) -> Base:
         """Sums taken under `theta`, as rows that count at most `most` in each component."""
         there = s.mass > LEAST
         mass = np.where(there, s.mass, 1.0)
@@ -204,12 +210,13 @@ def _fitted(
     add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
     total = jnp.maximum(add(count.sum(-1)), 1.0)
 
+    rows = TileRows.of(x) if tiles.observed is None else None
+
     def e_step(theta):
+        if rows is not None:
+            return tile_statistics(theta, rows, count, work.owner)
         at = jax.tree.map(lambda part: part[work.owner], theta)
-        if tiles.observed is None:
-            return jax.tree.map(add, tile_statistics(at, x, count, tiles.long))
-        rows = GappyRows(x, tiles.observed[work.tile])
-        return jax.tree.map(add, statistics(at, rows, count))
+        return jax.tree.map(add, statistics(at, GappyRows(x, tiles.observed[work.tile]), count))
 
     def narrow(theta):
         there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
@@ -272,10 +279,10 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
 
 @quick
 def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
-    at = jax.tree.map(lambda part: part[work.owner], theta)
     x, observed = tiles.x[work.tile], tiles.observed
     if observed is None:
-        return jax.nn.logsumexp(log_joint(at, x), axis=-1)
+        return tile_log_density(theta, x, work.owner)
+    at = jax.tree.map(lambda part: part[work.owner], theta)
     return jax.nn.logsumexp(log_joints(at, GappyRows(x, observed[work.tile])), axis=-1)
 
 

@@ -6,10 +6,13 @@ the node's rows. It listens to nobody yet, so that near and group are own. No ot
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.base import Levels
+from fedmixtures.methods.base import Levels, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, repeated
 from fedmixtures.methods.trust_then_pool.own import Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled
@@ -41,6 +44,16 @@ class Known:
         rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
         level = Level(theta, folds, nodes.out_of_fold(folds), theta)
         return level, Pooled(theta, rest, self.nu)
+
+
+def by_oneself(steps: Generator[Sum, Any, Any]) -> Any:
+    """The end of steps that ask for nothing but sums, of one node alone."""
+    reply = None
+    while True:
+        try:
+            reply = steps.send(reply).share
+        except StopIteration as end:
+            return end.value
 
 
 def _units_of(theta: Mixture, covariance_type: str) -> Units:

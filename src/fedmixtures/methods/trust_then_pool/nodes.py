@@ -186,13 +186,15 @@ class Nodes:
         return at(theta, slice(0, self.n)), at(theta, slice(self.n, None))
 
     def beside(
-        self, theta: Mixture, base: Base, nu: np.ndarray, pseudo: np.ndarray, n_steps: int
+        self, theta: Mixture, base: Base, nu: Any, pseudo: Any, n_steps: int, folds: bool = True
     ) -> Mixture:
         """EM from `theta` (a mixture per node) on own rows, and on own folds, beside a base."""
-        given = at((theta, base, nu, pseudo), self.every)
-        start, base, nu, pseudo = given
+        here = slice(None) if folds else slice(0, self.n)
+        node, leave = self.every[here], self.leave[here]
+        start, base, nu, pseudo = at((theta, base, nu, pseudo), node)
         more = {"base": base, "pseudo": pseudo, "tolerance": 0.0}
-        return self.fitted(self.all_and_folds(), start, nu, n_steps, **more).theta
+        entries = self.table.of_rows(node, leave)
+        return self.fitted(entries, start, nu, n_steps, **more).theta
 
 
 def at(tree: Any, index: Any) -> Any:
@@ -204,6 +206,16 @@ def chosen(condition: np.ndarray, one: Any, other: Any) -> Any:
     """Line by line `one` where the condition holds, else `other`."""
     wide = lambda part: condition.reshape(-1, *(1,) * (part.ndim - 1))
     return jax.tree.map(lambda a, b: np.where(wide(a), a, b), one, other)
+
+
+def pick(best: np.ndarray, trees: list[Any]) -> Any:
+    """Line by line that of the tree with the number `best`; a multiple of its lines, over again."""
+
+    def picked(*parts):
+        index = np.tile(best, len(parts[0]) // len(best))
+        return np.stack(parts)[index, np.arange(len(index))]
+
+    return jax.tree.map(picked, *trees)
 
 
 def repeated(tree: Any, times: int) -> Any:

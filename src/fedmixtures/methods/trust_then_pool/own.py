@@ -14,8 +14,8 @@ from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
 
-FIT_STEPS = 25
-"""EM steps of a fit from a fresh start."""
+SHORT_STEPS, FIT_STEPS = 5, 20
+"""EM steps of a fit from every fresh start, and then from the best of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +52,8 @@ def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
     """Step 1: MAP fits of all own rows and without each fold, the best of several fresh starts."""
     entries, present = nodes.all_and_folds(), nodes.present[nodes.every]
     keys = [nodes.keys(nodes.every, 2, nodes.leave + 1, start) for start in range(n_starts)]
-    fits = [nodes.fresh(entries, nu, FIT_STEPS, key, present) for key in keys]
-    theta, folds = nodes.halves(best_of(fits).theta)
+    short = best_of([nodes.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
+    theta, folds = nodes.halves(nodes.fitted(entries, short.theta, nu, FIT_STEPS).theta)
     return Level(theta, folds, nodes.out_of_fold(folds), theta)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from fedmixtures._ties import first_greatest
+from fedmixtures.methods.base import Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, pick
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
-from fedmixtures.methods.trust_then_pool.pool import Pooled
+from fedmixtures.methods.trust_then_pool.pool import Pooled, usable
 from fedmixtures.mixture.mixture import Mixture
 
 PERSONAL_STEPS = 8
-NEAR_STEPS = 10
+NEAR_STEPS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,25 +30,38 @@ class Adapted:
     nu: np.ndarray
 
 
-def personal_level(nodes: Nodes, everyone: Pooled, full: Pooled, held_by: float) -> Adapted:
+def personal_level(
+    nodes: Nodes, everyone: Pooled, full: Pooled, held_by: tuple[float, ...], group: np.ndarray
+) -> Generator[Request, Any, Adapted]:
     """Step 4: everyone's mixture moved to own rows, each component held by rows of the others.
 
     From M(the others' sums), EM on own rows beside at most `held_by` rows of the others in each
-    component; weights are drawn to the others' by one row.
+    component; weights are drawn to the others' by one row. By how many is what foretells the rows
+    of the whole network best.
     """
-    found = _adapted(nodes, everyone, held_by)
-    clusters = _adapted(nodes, full, held_by).level.theta
-    level = Level(found.level.theta, found.level.folds, found.level.density, clusters)
-    return Adapted(level, found.base, found.pseudo, found.nu)
+    moved = [_moved(nodes, everyone, held) for held in held_by]
+    densities = [nodes.out_of_fold(folds) for _, _, folds in moved]
+    own = np.stack([nodes.per_node(density * nodes.count) for density in densities], axis=-1)
+    best = first_greatest(usable((yield Sum(own, group)), own))
+    base, theta, folds = (pick(best, [each[i] for each in moved]) for i in range(3))
+    density = pick(best[nodes.node_of], densities)
+    start, beside = _start(nodes, full, np.array(held_by)[best][:, None])
+    clusters = nodes.beside(start, beside, full.nu, start.weights, PERSONAL_STEPS, folds=False)
+    others = nodes.advanced(everyone.theta, everyone.rest, everyone.nu)
+    return Adapted(Level(theta, folds, density, clusters), base, others.weights, everyone.nu)
 
 
-def _adapted(nodes: Nodes, pooled: Pooled, held_by: float) -> Adapted:
-    start = nodes.advanced(pooled.theta, pooled.rest, pooled.nu)
-    base = Base.of(pooled.theta, pooled.rest, held_by)
+def _moved(nodes: Nodes, pooled: Pooled, held_by: float) -> tuple[Base, Mixture, Mixture]:
+    """Base, mixtures of all rows, and of the folds."""
+    start, base = _start(nodes, pooled, held_by)
     models = nodes.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
-    theta, folds = nodes.halves(models)
-    level = Level(theta, folds, nodes.out_of_fold(folds), theta)
-    return Adapted(level, base, start.weights, pooled.nu)
+    return base, *nodes.halves(models)
+
+
+def _start(nodes: Nodes, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
+    """The mixture of the others, and those of their rows that hold it."""
+    start = nodes.advanced(pooled.theta, pooled.rest, pooled.nu)
+    return start, Base.of(pooled.theta, pooled.rest, held_by)
 
 
 def near_level(

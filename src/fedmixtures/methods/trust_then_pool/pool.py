@@ -71,7 +71,7 @@ def pooled_level(
         [nodes.per_node(level.density * nodes.count) for level, _ in found], axis=-1
     )
     gain = yield Sum(own_gain, group)
-    choice = first_greatest(np.where(np.isfinite(gain).all(-1, keepdims=True), gain, own_gain))
+    choice = first_greatest(usable(gain, own_gain))
     fit, total, nu = at((fit, total, nu), choice * nodes.n + all_nodes)
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
     level, pooled = level_of(fit, total, nu)
@@ -182,6 +182,11 @@ def sound(total: Statistics) -> np.ndarray:
     variances = np.diagonal(total.second, axis1=-2, axis2=-1).reshape(len(flat), -1)
     finite = (np.abs(flat) < MOST).all(1)
     return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
+
+
+def usable(total: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Totals by which something is chosen; a node that got a bad one goes by its own."""
+    return np.where(np.isfinite(total).all(-1, keepdims=True), total, own)
 
 
 def _without_own(

@@ -7,8 +7,8 @@
 | 2 release | own mixture and number of rows | one message to neighbours |
 | 3 everyone | EM of all rows of the connected network | sums |
 | 4 personal | everyone's mixture moved to own rows | |
-| 5 listen | whose release helps with own held-out rows | a bit to each neighbour |
-| 6 group | EM of all rows of those connected by listening both ways | sums |
+| 5 listen | whose release helps with own held-out rows | a bit and labels to each neighbour |
+| 6 group | EM of all rows of a community that listens both ways | sums |
 | 7 near | own rows with the releases of those listened to | |
 | 8 weigh | how much each level counts | sums of a few numbers |
 | 9 clusters | read from the level that counts most | |
@@ -37,8 +37,8 @@ from fedmixtures.methods.base import (
     PerNeighbour,
     Request,
 )
-from fedmixtures.methods.trust_then_pool.join import Known
-from fedmixtures.methods.trust_then_pool.listen import gains
+from fedmixtures.methods.trust_then_pool.join import Known, by_oneself
+from fedmixtures.methods.trust_then_pool.listen import gains, inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
@@ -68,15 +68,16 @@ class TrustThenPool(Conversation):
     Parameters
     ----------
     prior
-        Shape prior of all fits. Pooled levels may choose a weaker one, by held-out rows.
+        Shape prior of all fits. Pooled levels may choose another strength, by held-out rows.
     ridge
         Added to the diagonal of every covariance, in squared standard deviations of the features.
     n_starts, n_folds
         k-means++ starts of every own fit; folds of the out-of-fold densities.
     held_by
-        Rows of the others that hold each component of the personal level in place.
-    weaker
-        Shares of the prior's strength that pooled levels choose from; the first is one.
+        Rows of the others that hold each component of the personal level in place: the network
+        chooses from these by held-out rows.
+    strengths
+        Multiples of the prior's strength that pooled levels choose from; the first is one.
     pool_steps
         EM steps of a pooled level: from every start, with every strength of the prior from the best
         of them, and with the strength that was chosen.
@@ -94,9 +95,9 @@ class TrustThenPool(Conversation):
     ridge: float = 1e-3
     n_starts: int = 4
     n_folds: int = 5
-    held_by: float = 12.0
-    weaker: tuple[float, ...] = (1.0, 1 / 80)
-    pool_steps: tuple[int, int, int] = (1, 8, 8)
+    held_by: tuple[float, ...] = (12.0, 48.0)
+    strengths: tuple[float, ...] = (1.0, 8.0, 1 / 30, 1 / 800)
+    pool_steps: tuple[int, int, int] = (6, 10, 6)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
     caution: float | None = None
@@ -110,7 +111,8 @@ class TrustThenPool(Conversation):
         _checks.positive("ridge", self.ridge)
         _checks.whole("n_starts", self.n_starts)
         _checks.whole("n_folds", self.n_folds, minimum=2)
-        _checks.positive("held_by", self.held_by)
+        for held in self.held_by:
+            _checks.positive("held_by", held)
         _checks.whole("smallest_group", self.smallest_group, minimum=2)
         steps = self.pool_steps
         if len(steps) != 3 or not all(isinstance(n, int) and n >= 0 for n in steps):
@@ -134,7 +136,7 @@ class TrustThenPool(Conversation):
     def run(self, block: Block) -> Generator[Request, Any, Outcome]:
         """The steps above."""
         nu = float(self.prior.strength)
-        strengths = nu * np.array(self.weaker)
+        strengths = nu * np.array(self.strengths)
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
         own = own_level(nodes, nu, self.n_starts)
@@ -146,12 +148,12 @@ class TrustThenPool(Conversation):
         pooled = nodes, own, heard
         more = strengths, self.pool_steps
         everyone, *sums = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        personal = personal_level(nodes, *sums, self.held_by)
+        personal = yield from personal_level(nodes, *sums, self.held_by, network.label)
 
         gain = gains(nodes, own, personal, heard, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
-        live = listens & returned
+        live = yield from inside(block, listens & returned, gain.mean)
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
@@ -175,11 +177,11 @@ class TrustThenPool(Conversation):
         nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)
         own = own_level(nodes, float(self.prior.strength), self.n_starts)
         everyone, pooled = known.pooled(nodes)
-        personal = personal_level(nodes, pooled, pooled, self.held_by)
-        found = own, own, personal.level, own, everyone
+        alone = (nodes.hashes >> np.uint64(1)).astype(np.int64)
+        moved = personal_level(nodes, pooled, pooled, self.held_by, alone)
+        found = own, own, by_oneself(moved).level, own, everyone
         density = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
         weight = at_home(nodes, density, known.weights[None])
-        alone = (nodes.hashes >> np.uint64(1)).astype(np.int64)
         told = {"group": alone, "size": np.ones(1, np.int64), "nu": pooled.nu}
         return replace(self._weighed(nodes, known.units, found, density, weight), nodes=told)
 

@@ -23,8 +23,6 @@ TILE_SIZES = (32, 64, 128, 256)
 """Rows in a tile: which of them depends on how many rows nodes have."""
 ALL = -1
 """`leave` of a fit that leaves out no fold."""
-MANY_ROWS = 100_000
-"""From so many rows on compiling a faster program pays."""
 NO_FOLD = -2
 """Fold of padding and of points that are no rows."""
 
@@ -40,15 +38,15 @@ class Tiles(eqx.Module):
     """(tiles, rows)."""
     observed: Array | None = None
     """(tiles, stretches, features) which cells the rows of a stretch have; None where all have."""
-    long: bool = eqx.field(static=True, default=False)
-    """Whether there are so many rows that programs may take longer to compile."""
     per_fit: int = eqx.field(static=True, default=1)
     """Tiles of an ordinary fit, as a power of two."""
 
     @property
     def at_once(self) -> tuple[int, int]:
         """Tiles and fits in one call, at most: no more than a few times all there are."""
-        tiles = min(max(16, rows_at_once() // self.count.shape[1]), 8 * len(self.count))
+        tiles = min(
+            max(16, rows_at_once(self.x.shape[2]) // self.count.shape[1]), 8 * len(self.count)
+        )
         return tiles, max(1, tiles // self.per_fit)
 
 
@@ -147,8 +145,7 @@ class TileTable:
             observed.reshape(-1, data.n_features)[all_places[::stretch] // stretch] = there
             observed = jnp.asarray(observed)
         per_fit = 1 << (int(np.median(self.n_tiles)).bit_length() - 1)
-        long = len(data.rows) >= MANY_ROWS
-        self.tiles = Tiles(*map(jnp.asarray, self._host), observed, long, per_fit)
+        self.tiles = Tiles(*map(jnp.asarray, self._host), observed, per_fit)
 
     def put_points(self, points: np.ndarray, weights: np.ndarray) -> None:
         """Points (mixtures, points, d) with weights, behind the rows."""

@@ -18,14 +18,17 @@ from scipy.special import logsumexp
 from fedmixtures.methods.base import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
-SHRINK = 20.0
+SHRINK = 10.0
 """Rows that the network's weights count for at a node."""
+SURE = 30.0
+"""Rows that the mean evidence of the network counts for where the weights begin."""
 LEAST_ROWS = 0.02
 """Rows that every level has for sure."""
 LEAST_WEIGHT = 1e-4
 """Of a level in the whole network."""
-ROUNDS = 5
-LOCAL_STEPS = 50
+ROUNDS = 8
+FEW_STEPS, STEPS = 10, 50
+"""Of EM of a node's own weights: between two sums, and at the end."""
 LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
 
@@ -34,40 +37,67 @@ def weights(
     nodes: Nodes, density: np.ndarray, group: np.ndarray
 ) -> Generator[Request, Any, np.ndarray]:
     """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
-    density = usable(density)
-    n_levels = len(density)
-    network = np.full((nodes.n, n_levels), 1.0 / n_levels)
+    rows = _Rows(nodes, density)
+    shares = {"evidence": evidence(nodes, density) * nodes.rows_of[:, None], "rows": nodes.rows_of}
+    network = found = _first((yield Sum(shares, group)))
     for _ in range(ROUNDS):
-        found = at_home(nodes, density, network)
-        total = yield Sum(_shares(nodes, density, found), group)
+        found = rows.fitted(network, found, FEW_STEPS)
+        total = yield Sum(rows.shares(found), group)
         good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
         total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
         share = total / total.sum(-1, keepdims=True)
         # Twice the step in logarithms: no fixed point moves, and half the sums do.
         network = np.maximum(share**2 / network, LEAST_WEIGHT)
         network = network / network.sum(-1, keepdims=True)
-    return at_home(nodes, density, network)
+    return rows.fitted(network, network, STEPS)
 
 
 def at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarray:
     """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
-    density, found = usable(density), network
-    for _ in range(LOCAL_STEPS):
-        found = _shares(nodes, density, found) + SHRINK * network + LEAST_ROWS
-        found = found / found.sum(-1, keepdims=True)
-    return found
+    return _Rows(nodes, density).fitted(network, network, STEPS)
+
+
+class _Rows:
+    """How likely every row is under each level, as a share of the likeliest."""
+
+    def __init__(self, nodes: Nodes, density: np.ndarray):
+        real = nodes.count > 0
+        table = usable(density)[:, real].T
+        self.relative = np.exp(table - table.max(1, keepdims=True))  # (rows, levels)
+        self.count = nodes.count[real][:, None]
+        self.node = np.repeat(nodes.node_of, real.sum(1))
+        self.first = np.searchsorted(self.node, np.arange(nodes.n))
+
+    def fitted(self, network: np.ndarray, found: np.ndarray, n_steps: int) -> np.ndarray:
+        """EM of every node's own weights from `found`, shrunk to the network's."""
+        for _ in range(n_steps):
+            found = self.shares(found) + SHRINK * network + LEAST_ROWS
+            found = found / found.sum(-1, keepdims=True)
+        return found
+
+    def shares(self, by_node: np.ndarray) -> np.ndarray:
+        """(nodes, levels) rows that each level explains, under these weights."""
+        joint = self.relative * by_node[self.node]
+        joint *= self.count / joint.sum(1, keepdims=True)
+        return np.add.reduceat(joint, self.first)
+
+
+def _first(total: dict[str, np.ndarray]) -> np.ndarray:
+    r"""(nodes, levels) where EM begins: $w_l \propto \exp(30\,(e_l - \max e))$, mean evidence $e$.
+
+    Where levels are nearly the same the likelihood of weights is flat, and what matters is that EM
+    does not begin with much weight on the worse of them; what is needed grows from little.
+    """
+    mean = total["evidence"] / np.maximum(total["rows"], 1.0)[:, None]
+    known = np.isfinite(mean).all(-1, keepdims=True)
+    mean = np.where(known, mean, 0.0)
+    share = np.exp(np.maximum(SURE * (mean - mean.max(-1, keepdims=True)), np.log(LEAST_WEIGHT)))
+    return share / share.sum(-1, keepdims=True)
 
 
 def usable(density: np.ndarray) -> np.ndarray:
     """Finite densities: what is none counts as very unlikely."""
     return np.maximum(np.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
-
-
-def _shares(nodes: Nodes, density: np.ndarray, by_node: np.ndarray) -> np.ndarray:
-    """(nodes, levels) rows that each level explains, under these weights."""
-    joint = np.log(by_node).T[:, nodes.node_of, None] + density
-    share = np.exp(joint - logsumexp(joint, axis=0)) * nodes.count
-    return np.stack([nodes.per_node(part) for part in share], axis=-1)
 
 
 def evidence(nodes: Nodes, density: np.ndarray) -> np.ndarray:
