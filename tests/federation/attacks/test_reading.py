@@ -56,12 +56,14 @@ class Seen:
         monkeypatch.setattr(pool, "_total", watched_sums)
         monkeypatch.setattr(program, "common_units", watched_units)
 
-    def reader(self, gate: Gate, n_others: int) -> Reader:
+    def reader(self, gate: Gate, n_others: int, own_rows: np.ndarray) -> Reader:
         """All equations; the attackers' own parts of the sums are taken off."""
         thetas, totals, errors = [], [], []
-        for steps in zip(*self.steps.values(), strict=True):
+        first, *more = TrustThenPool().pool_steps
+        for number, steps in enumerate(zip(*self.steps.values(), strict=True)):
             theta, _, total = steps[0]
             own = jax.tree.map(lambda *parts: sum(parts), *(mine for _, mine, _ in steps))
+            scored = number % (1 + first + sum(more)) == first
             for i in range(len(theta.weights)):
                 one, mine, added = (
                     jax.tree.map(lambda part, i=i: np.asarray(part)[i], tree)
@@ -71,16 +73,19 @@ class Seen:
                     continue  # over nobody else
                 rest = jax.tree.map(np.subtract, added, mine)
                 thetas.append(one.parts)
-                totals.append(flat(rest.log_likelihood, rest.mass, rest.first, rest.second))
-                errors.append(_errors(one, added.mass == 0, gate, n_others))
+                totals.append(flat(np.zeros(1), rest.mass, rest.first, rest.second))
+                spread = max(1.0, one.log_density(own_rows).std()) if scored else CLOSED
+                errors.append(_errors(added, spread, gate, n_others))
         return Reader(thetas, totals, errors)
 
 
-def _errors(theta, closed, gate: Gate, n_others: int) -> np.ndarray:
+def _errors(total, of_likelihood: float, gate: Gate, n_others: int) -> np.ndarray:
     """Standard deviations of the rounding of all others together, as if its offsets were known."""
-    width = np.sqrt(np.diagonal(theta.covariances, axis1=1, axis2=2))
+    squares = np.diagonal(total.second, axis1=1, axis2=2) / np.maximum(total.mass, 1.0)[:, None]
+    closed, width = total.mass == 0, np.sqrt(np.maximum(squares, 1e-6))
     k, d = width.shape
-    widths = [np.ones(1), np.ones(k), width, width[:, :, None] * width[:, None]]
+    products = width[:, :, None] * width[:, None] * np.where(np.eye(d), np.sqrt(2), 1.0)
+    widths = [np.full(1, of_likelihood), np.ones(k), width, products]
     grid = lambda w: np.exp2(np.ceil(np.log2(gate.rounding * np.sqrt(gate.threshold(d)) * w)))
     off = [np.sqrt(n_others / 12) * grid(w) if gate.rounding else w * 1e-6 for w in widths]
     off[1:] = [np.where(closed.reshape(-1, *(1,) * (o.ndim - 1)), CLOSED, o) for o in off[1:]]
@@ -112,15 +117,19 @@ class Play:
             for number in range(n_jobs):
                 components = dict.fromkeys(names, COMPONENTS)
                 sites.run(a_job(TrustThenPool(), edges=edges, seed=number, n_components=components))
-        others = np.concatenate([rows[name] for name in names if name not in attackers])
-        self.others = (others - self.seen.units.centre) / self.seen.units.scale
+        units, others = self.seen.units, [name for name in names if name not in attackers]
+        common = lambda who: (np.concatenate([rows[a] for a in who]) - units.centre) / units.scale
+        self.own, self.others = common(attackers), common(others)
+
+    def _reader(self, gate: Gate) -> Reader:
+        return self.seen.reader(gate, self.n_others, self.own)
 
     def shares(self, starts: int = 0, gate: Gate | None = None, draws: int = 50) -> dict:
         """Shares of the others' rows that the solver, the ideal reader and chance get.
 
         `gate`: as if the totals had been as fine as under another one.
         """
-        reader, rng = self.seen.reader(gate or self.gate, self.n_others), self.rng
+        reader, rng = self._reader(gate or self.gate), self.rng
         share = lambda found: hits(found, self.others, WITHIN) / len(self.others)
         mean = lambda all_found: float(np.mean([share(one) for one in all_found]))
         found = {
