@@ -443,8 +443,10 @@ class Sum:
     """Pytree of arrays (nodes, ...)."""
     group: np.ndarray | None = None
     """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
-    of_releases: bool = False
-    """Whether the share is made of messages that were broadcast before, and of no row."""
+    spread: Any = 1.0
+    """Standard deviation of what one row adds, a number or a pytree like the share: between silos
+    no total is finer than a part of it. Zero: no row is in it, but messages that were broadcast
+    before. (Of a `Statistics` it is known, and its log-likelihood stays at home.)"""
 
 
 Request = Broadcast | PerNeighbour | Connect | Sum
