@@ -39,7 +39,7 @@ def test_bic_is_that_of_scikit_learn(unequal):
 def test_with_levels_one_number_for_all_is_chosen_by_rows_that_fits_had_not_seen(
     unequal, monkeypatch
 ):
-    monkeypatch.setattr(selection, "PATIENCE", 0)
+    monkeypatch.setattr(selection, "PATIENCE", 1)
     X, nodes = unequal
     method, network = TrustThenPool(n_starts=2), complete(["a", "b"])
     found = select_components(X, nodes, candidates=(3, 1, 2), method=method, network=network)
