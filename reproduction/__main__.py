@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output")
-    parser.add_argument("--tables", help="folder of CSV files for the experiment real")
+    parser.add_argument("--tables", help="folder of CSV files for the experiments real and gaps")
     given = vars(parser.parse_args())
     begun = time.monotonic()
 

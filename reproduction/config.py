@@ -33,6 +33,7 @@ BEYOND = (
     "real",
     "relatives",
     "covariances",
+    "gaps",
 )
 """Experiments beyond the paper: run by name, not with ``all``."""
 

@@ -44,8 +44,8 @@ def run(
         Where results go; None is ``results``, and ``results/quick`` for a first look. What was
         computed is kept in ``cells.jsonl`` there, and not again.
     tables
-        A folder of CSV files for the experiment ``real`` (see `tasks.csv_tables`); None takes that
-        of the environment variable FEDMIXTURES_TABLES.
+        A folder of CSV files for the experiments ``real`` and ``gaps`` (see `tasks.csv_tables`);
+        None takes that of the environment variable FEDMIXTURES_TABLES.
     """
     if tables is not None:
         os.environ[csv_tables.VARIABLE] = str(tables)  # worker processes inherit it

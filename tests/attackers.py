@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-from scipy.optimize import least_squares
 from scipy.special import logsumexp
 from scipy.stats import rankdata
 
@@ -42,10 +41,10 @@ def cutting_cells(mixture, m: int, rng) -> tuple[np.ndarray, ...]:
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     reach = np.quantile((points - centre) @ directions.T, 1 - 1.4 / m, axis=0)
     outer = centre + 2 * reach[:, None] * directions
-    return voronoi_cells(np.concatenate([centre[None], outer]))
+    return _voronoi_cells(np.concatenate([centre[None], outer]))
 
 
-def voronoi_cells(points: np.ndarray) -> tuple[np.ndarray, ...]:
+def _voronoi_cells(points: np.ndarray) -> tuple[np.ndarray, ...]:
     """Weights, means and covariances with one narrow cell around each point."""
     k, d = points.shape
     return np.full(k, 1 / k), points, np.tile(1e-3 * np.eye(d), (k, 1, 1))
@@ -65,7 +64,7 @@ def rows_in_cells(mass, first, second) -> np.ndarray:
     return np.array(found).reshape(-1, first.shape[1])
 
 
-# A3: statistics of many rounds under known mixtures are equations for the rows.
+# A3: statistics of many steps under known mixtures are equations for the rows.
 
 
 def log_joint(weights, means, covariances, x) -> np.ndarray:
@@ -88,47 +87,105 @@ def sums(theta, x) -> np.ndarray:
     return (r.T @ terms).ravel()
 
 
-def solve_for_rows(thetas, totals, m: int, rng, errors=None, starts: int = 3) -> np.ndarray:
-    """The rows that explain the sums of all rounds best (nonlinear least squares).
+class Reader:
+    """Rows of others from sums over them, under mixtures that are known.
 
-    `errors` are standard deviations of the totals' own error (rounding, say), to weigh by.
+    Sums of ln p, r_c, r_c (x - mu_c) and r_c (x - mu_c)(x - mu_c)' are equations for the rows, each
+    with an error of known size; the last mixture is what a row is like before any of them.
     """
-    import jax
-    import jax.numpy as jnp
 
-    weights = 1.0 if errors is None else 1.0 / np.stack(errors)
-    wanted = np.stack(totals) * weights
-    stacked = [np.stack(parts) for parts in zip(*thetas, strict=True)]
-    d = stacked[1].shape[-1]
-    upper = np.triu_indices(d)
+    def __init__(self, thetas, totals, errors):
+        """Weights, means and covariances; flat sums; standard deviations of their errors."""
+        import jax
+        import jax.numpy as jnp
 
-    def one(pi, mu, cov, x):
-        off = x[:, None] - mu[None]
-        squared = jnp.einsum("mki,kij,mkj->mk", off, jnp.linalg.inv(cov), off)
-        joint = (jnp.log(pi) - 0.5 * jnp.linalg.slogdet(cov)[1])[None] - 0.5 * squared
-        r = jax.nn.softmax(joint, axis=1)
-        outer = (x[:, :, None] * x[:, None])[:, upper[0], upper[1]]
-        return (r.T @ jnp.concatenate([jnp.ones((len(x), 1)), x, outer], 1)).ravel()
+        parts = [np.stack(part) for part in zip(*thetas, strict=True)]
+        totals, errors = np.stack(totals), np.stack(errors)
+        d = parts[1].shape[-1]
+        upper = np.triu_indices(d)
+        weights, means, inverse = parts[0], parts[1], np.linalg.inv(parts[2])
+        constant = np.log(np.maximum(weights, 1e-300)) + 0.5 * np.linalg.slogdet(inverse)[1]
+        constant = constant - 0.5 * d * np.log(2 * np.pi)
 
-    def residual(flat):
-        x = flat.reshape(m, d)
-        return (jax.vmap(lambda *theta: one(*theta, x))(*stacked) * weights - wanted).ravel()
+        def added(x):
+            """What one row adds to all sums, in units of their errors."""
+            off = x[None, None] - means
+            joint = constant - 0.5 * jnp.einsum("eki,ekij,ekj->ek", off, inverse, off)
+            r = jax.nn.softmax(joint, axis=1)[..., None]
+            outer = (off[..., :, None] * off[..., None, :])[..., upper[0], upper[1]]
+            sums = [jax.nn.logsumexp(joint, axis=1)[:, None], r[..., 0]]
+            sums += [(r * part).reshape(len(r), -1) for part in (off, outer)]
+            return (jnp.concatenate(sums, axis=1) / errors).ravel()
 
-    with jax.enable_x64(True):
-        value, slope = jax.jit(residual), jax.jit(jax.jacfwd(residual))
-        best = None
-        for _ in range(starts):
-            pi, mu, cov = (part[-1] for part in stacked)
-            which = rng.choice(len(pi), m, p=pi / pi.sum())
-            factor = np.linalg.cholesky(cov)[which]
-            begin = mu[which] + np.einsum("mij,mj->mi", factor, rng.standard_normal((m, d)))
-            found = least_squares(
-                lambda f: np.asarray(value(f)), begin.ravel(),
-                jac=lambda f: np.asarray(slope(f)), max_nfev=150,
-            )  # fmt: skip
-            if best is None or found.cost < best.cost:
-                best = found
-    return best.x.reshape(m, d)
+        with jax.enable_x64(True):
+            self.added = jax.jit(jax.vmap(added))
+            self.slope = jax.jit(jax.vmap(jax.jacfwd(added)))
+        self.wanted = (totals / errors).ravel()
+        self.last = [part[-1][weights[-1] > 0] for part in parts]
+        self.d = d
+
+    def information(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Objective, gradient and information matrix of all rows, sums and prior together."""
+        import jax
+
+        with jax.enable_x64(True):
+            residual = np.asarray(self.added(x)).sum(0) - self.wanted
+            slope = np.asarray(self.slope(x))
+        joint = log_joint(*self.last, x)
+        r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+        inverse = np.linalg.inv(self.last[2])
+        off = x[:, None] - self.last[1]
+        value = 0.5 * residual @ residual - logsumexp(joint, axis=1).sum()
+        gradient = np.einsum("mei,e->mi", slope, residual)
+        gradient += np.einsum("mk,kij,mkj->mi", r, inverse, off)
+        slope = np.moveaxis(slope, 1, 0).reshape(len(residual), -1)
+        matrix = slope.T @ slope
+        for i, prior in enumerate(np.einsum("mk,kij->mij", r, inverse)):
+            here = slice(i * self.d, (i + 1) * self.d)
+            matrix[here, here] += prior
+        return value, gradient.ravel(), matrix
+
+    def solved(self, start: np.ndarray, n_steps: int = 100) -> tuple[np.ndarray, float]:
+        """The most probable rows near a start (Levenberg and Marquardt), and their objective."""
+        x, damping = start, 1.0
+        value, gradient, matrix = self.information(x)
+        for _ in range(n_steps):
+            damped = matrix + damping * np.diag(np.diagonal(matrix))
+            new = x - np.linalg.solve(damped, gradient).reshape(x.shape)
+            found = self.information(new)
+            if found[0] < value:
+                stands = value - found[0] < 1e-6 * abs(value)
+                x, (value, gradient, matrix), damping = new, found, damping / 4
+                if stands:
+                    break
+            else:
+                damping *= 5
+        return x, value
+
+    def best(self, m: int, rng, starts: int) -> np.ndarray:
+        """The best of several solutions for `m` rows."""
+        found = [self.solved(self.guess(m, rng)) for _ in range(starts)]
+        return min(found, key=lambda one: one[1])[0]
+
+    def ideal(self, rows: np.ndarray, rng, draws: int) -> list[np.ndarray]:
+        """What the best of all readers could make of the sums: rows, off by the least error.
+
+        Draws from the inverse of the information matrix at the true rows (Cramer and Rao): as if
+        the attacker had begun there and knew which is which.
+        """
+        values, vectors = np.linalg.eigh(self.information(rows)[2])
+        # No direction is known less than before; eigenvalues much smaller than the others are lost.
+        prior = 1 / np.linalg.eigvalsh(self.last[2]).max()
+        deviations = 1 / np.sqrt(np.maximum(values, prior))
+        off = [vectors @ (deviations * rng.standard_normal(len(values))) for _ in range(draws)]
+        return [rows + one.reshape(rows.shape) for one in off]
+
+    def guess(self, m: int, rng) -> np.ndarray:
+        """Rows drawn from the last mixture, whatever the sums say."""
+        weights, means, covariances = self.last
+        which = rng.choice(len(weights), m, p=weights / weights.sum())
+        factor = np.linalg.cholesky(covariances)[which]
+        return means[which] + np.einsum("mij,mj->mi", factor, rng.standard_normal((m, self.d)))
 
 
 # A4: two clusterings that differ by a row give it away.

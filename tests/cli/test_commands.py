@@ -179,6 +179,11 @@ def test_components_by_node_and_by_bic(run, files):
     assert chosen == (
         list(config["components"].values()) if "components" in config else [int(config["k"])] * 6
     )
+    page = (files / "auto" / "report.html").read_text()
+    assert len(config["curve"]) > 1
+    assert "How many components" in page
+    assert "worth of each number of components" in page
+    assert "How many components" not in (files / "own" / "report.html").read_text()
 
 
 def test_alpha_chosen_on_held_out_rows(run, files):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import sklearn
 
-from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture
+from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture, TrustThenPool
 from fedmixtures.data.synthetic import homogeneous, shifted_blocks
+from fedmixtures.estimators import selection
 from fedmixtures.estimators.selection import folds, select_alpha, select_components
 from fedmixtures.graph.generate import complete
 from fedmixtures.metrics.per_node import mean_over_nodes
@@ -33,6 +34,24 @@ def test_bic_is_that_of_scikit_learn(unequal):
     own = X[nodes == "b"]
     model = GaussianMixture(3, n_init=5, random_state=0, reg_covar=1e-3).fit(own)
     assert found.bic[1, 0] == pytest.approx(model.bic(own), rel=1e-4)
+
+
+def test_with_levels_one_number_for_all_is_chosen_by_rows_that_fits_had_not_seen(
+    unequal, monkeypatch
+):
+    monkeypatch.setattr(selection, "PATIENCE", 1)
+    X, nodes = unequal
+    method, network = TrustThenPool(n_starts=2), complete(["a", "b"])
+    found = select_components(X, nodes, candidates=(3, 1, 2), method=method, network=network)
+    assert found.n_components == {"a": 3, "b": 3}
+    assert found.candidates == (3, 1)  # the first that is worse ended it
+    assert found.bic is None
+    curve = found.curve
+    assert curve[3] > curve[1] + 0.1
+    # In the units of the rows: near the log-density that the rows have.
+    model = NetworkGaussianMixture(3, graph="full", method=method, random_state=0)
+    scores = model.fit(X, nodes=nodes).score_samples(X, nodes)
+    assert curve[3] == pytest.approx(mean_over_nodes(scores, nodes), abs=0.2)
 
 
 def test_one_number_for_all_where_the_method_needs_it(unequal):
@@ -110,8 +129,6 @@ def test_a_method_without_alpha_is_refused():
 
 def test_the_grid_of_alphas_grows_while_the_largest_is_best(monkeypatch):
     """Nodes that are the same: the more they listen, the better."""
-    from fedmixtures.estimators import selection
-
     s = homogeneous(n_nodes=4, n_components=1, n_train=8, n_validation=1, seed=1)
     settings = {"graph": "full", "n_components": 1, "n_folds": 2, "n_rounds": 30}
     method = GTVMin(Euclidean(), learning_rate=0.002)

@@ -96,7 +96,7 @@ def test_the_default_job_needs_all_the_sums_that_sites_allow_by_default(finished
     sites, *_ = finished
     sums = json.loads((sites.folder / "aachen" / "sums.json").read_text())["rows"]
     (of_job,) = sums["|".join(SITES)].values()
-    assert sum(of_job.values()) <= ReleaseBudget().max_sums == 100
+    assert sum(of_job.values()) <= ReleaseBudget().max_sums == 40
 
 
 def test_an_exchange_has_one_answer(finished):

@@ -75,5 +75,5 @@ def test_sums_are_explained(page, monkeypatch):
     job = JOB.replace('method = "gtv-mmd"', 'method = "trust"')
     text = " ".join(page(SITE, job).split())
     assert "its part of sums of statistics over at least three sites" in text
-    assert "parts of at most 100 sums over the same members" in text
+    assert "parts of at most 40 sums over the same members" in text
     assert "'trust-then-pool' is not among those allowed" in text

@@ -31,7 +31,8 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
     learning = f", {own:,} of them to learn from" if held else ""
     k = task.components
     if settings.k == "auto" and not settings.components:
-        components = "chosen per node by BIC"
+        by_rows = task.method.has_levels
+        components = "chosen by held-out rows" if by_rows else "chosen per node by BIC"
     elif isinstance(k, dict):
         components = f"{min(k.values())} to {max(k.values())}, by node"
     else:

@@ -24,7 +24,8 @@ def experiment(
     names
         Any of table1, table2, fig-sbm, fig-rounds, table3, fig-digits, proposition1, alpha-grid,
         sensitivity; or all. Beyond the paper: trust-sbm, trust-robust, trust-digits,
-        trust-ablation, trust-cost, trust-stress, real; with a GPU and --jobs 0 trust-cost-gpu.
+        trust-ablation, trust-cost, trust-stress, real, relatives, covariances, gaps; with a GPU
+        and --jobs 0 trust-cost-gpu.
     seeds
         How many seeds, beginning with 0; 20 unless given.
     jobs
@@ -35,7 +36,7 @@ def experiment(
         Where tables, figures and numbers go: results unless given, results/quick for a first look.
         What was computed before is not computed again.
     tables
-        A folder of CSV files for the experiment real: first column node, second label.
+        A folder of CSV files for the experiments real and gaps: first column node, second label.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

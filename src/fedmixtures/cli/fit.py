@@ -59,8 +59,8 @@ def fit(
         Who listens to whom: a CSV with the columns source,target and if you like weight; a GraphML
         file; `knn:5` for the five nodes with the nearest means; `full`. Without it nobody listens.
     k
-        Components of every node: a number, a CSV with the columns node,k, or `auto` (by BIC, per
-        node where the method allows it).
+        Components of every node: a number, a CSV with the columns node,k, or `auto`: one number by
+        held-out rows for the default method, for others by BIC (per node where they allow it).
     method
         How nodes listen; `fedmixtures methods` lists them and names the default. With --alpha and
         no method, gtv-mmd.

@@ -253,6 +253,7 @@ def findings(
         snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
         held_out=fitted.watch.held_out,
         settings=shown_settings(settings, model),
+        curve={int(k): worth for k, worth in settings.curve.items()},
         notes=notes,
     )
 
@@ -260,7 +261,8 @@ def findings(
 def shown_settings(settings: FitSettings, model: NetworkGaussianMixture) -> dict[str, Any]:
     """Settings for the page: names of files, not where they lie."""
     config = settings.to_config()
-    config.pop("components", None)
+    for name in ("components", "curve"):
+        config.pop(name, None)
     config["data"] = ", ".join(Path(source).name for source in settings.data[:3])
     if settings.graph:
         config["graph"] = Path(settings.graph).name

@@ -246,18 +246,22 @@ def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
             method=task.method,
             network=task.network,
             random_state=settings.seed,
-            on_fit=lambda k: status.update(f"choosing k by BIC: {k}"),
+            on_fit=lambda k: status.update(f"choosing k: {k}"),
         )
     numbers = found.n_components
     distinct = sorted(set(numbers.values()))
     k: Any = distinct[0] if len(distinct) == 1 else numbers
     words = distinct[0] if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}, by node"
-    say(f"  k chosen by BIC on training rows: {words}")
+    how = "held-out log-likelihood" if found.bic is None else "BIC"
+    say(f"  k chosen by {how} on training rows: {words}")
     if max(distinct) == max(found.candidates):
         say(f"  (some nodes took the largest k tried, {max(found.candidates)})")
     by_node = {} if len(distinct) == 1 else {str(label): n for label, n in numbers.items()}
     text = str(k) if len(distinct) == 1 else "auto"
-    return task.with_components(k), dataclasses.replace(settings, k=text, components=by_node)
+    volume = task.log_volume.mean() if found.bic is None else 0.0
+    curve = {str(k): worth - volume for k, worth in found.curve.items()}
+    chosen = {"k": text, "components": by_node, "curve": curve}
+    return task.with_components(k), dataclasses.replace(settings, **chosen)
 
 
 def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:

@@ -43,6 +43,8 @@ class FitSettings:
     """Further settings of the method, by name."""
     components: Mapping[str, int] = field(default_factory=dict)
     """Components of each node, where they were chosen one by one."""
+    curve: Mapping[str, float] = field(default_factory=dict)
+    """What each number of components was worth, where it was to be chosen."""
 
     def __post_init__(self):
         if not 0 <= self.holdout < 1:

@@ -18,11 +18,14 @@ from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.metrics.per_node import node_means
 from fedmixtures.mixture.covariance_types import n_parameters
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+PATIENCE = 2
+"""Numbers of components above the best so far that are tried."""
 LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)
 """Tried one by one while the largest so far is the best."""
 
@@ -173,12 +176,27 @@ class NodeKFold(BaseCrossValidator):
 
 @dataclass(frozen=True)
 class ComponentSelection:
-    """How many components each node's own rows support."""
+    """How many components the rows support, and what each number was worth."""
 
     n_components: dict[Label, int]
     candidates: tuple[int, ...]
-    bic: np.ndarray
+    """Those that were tried."""
+    bic: np.ndarray | None = None
     """Criterion (nodes, candidates), infinite where a node has too few rows; lower is better."""
+    scores: np.ndarray | None = None
+    """(nodes, candidates) mean log-density of rows by fits that had not seen them, in place of BIC
+    where the method has levels; higher is better."""
+
+    @property
+    def curve(self) -> dict[int, float]:
+        """What each number was worth: the mean over nodes of the scores, or of minus half the BIC.
+
+        A number that some node has too few rows for is left out.
+        """
+        worth = self.scores if self.bic is None else -0.5 * self.bic
+        assert worth is not None
+        each = dict(zip(self.candidates, worth.mean(0).tolist(), strict=True))
+        return {k: value for k, value in each.items() if np.isfinite(value)}
 
 
 def select_components(
@@ -191,16 +209,23 @@ def select_components(
     random_state: int = 0,
     on_fit: Callable[[int], Any] | None = None,
 ) -> ComponentSelection:
-    r"""Choose the number of components of every node by its own BIC.
+    r"""Choose the number of components: of every node by its own BIC, or of all by held-out rows.
 
-    $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + p \ln m_i$ with p free parameters, for mixtures
-    of the method's covariance type that each node fits alone. Where `method` needs one number for
-    all nodes, the criterion is summed over nodes first.
+    Where the method has levels (Trust-then-Pool), it is fitted with every number, one for all
+    nodes, and judged by the log-density of rows that the fits have not seen: of the levels, weighed
+    as rows come (`Levels.prequential`), nodes counting alike. Two numbers in a row that are worse
+    than the best end the search.
+
+    For other methods, $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + p \ln m_i$ with p free
+    parameters, for mixtures of the method's covariance type that each node fits alone. Where
+    `method` needs one number for all nodes, the criterion is summed over nodes first.
     """
     program = resolve.resolve_method(method)
     kind = program.covariance_type
     X, nodes = np.asarray(X, dtype=np.float64), np.asarray(nodes)
     data = NodeData.from_rows(X, nodes)
+    if program.has_levels:
+        return _by_levels(X, nodes, program, network, candidates, random_state, on_fit)
     d = data.n_features
     distinct = np.array([len(np.unique(data.of(i)[0], axis=0)) for i in range(data.n_nodes)])
     bic = np.full((data.n_nodes, len(candidates)), np.inf)
@@ -231,6 +256,40 @@ def select_components(
         chosen[:] = candidates[int(first_least(total, scale=len(X)))]
     return ComponentSelection(
         dict(zip(data.labels, chosen.tolist(), strict=True)), tuple(candidates), bic
+    )
+
+
+def _by_levels(
+    X: np.ndarray,
+    nodes: np.ndarray,
+    method: Method,
+    network: Network | None,
+    candidates: Sequence[int],
+    seed: int,
+    on_fit: Callable[[int], Any] | None,
+) -> ComponentSelection:
+    """One number for all nodes, by what levels say of rows that their fits have not seen."""
+    scores: list[np.ndarray] = []
+    best, labels = 0, ()
+    for k in candidates:
+        if on_fit is not None:
+            on_fit(k)
+        model = NetworkGaussianMixture(k, graph=network, method=method, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            solution = model.fit(X, nodes=nodes).solution_
+        labels, levels, rows = solution.labels, solution.levels, solution.rows
+        assert levels is not None
+        assert rows is not None
+        loss = levels.prequential / rows[:, None]
+        in_users_units = levels.evidence[:, 0] + loss[:, 1]  # of one level, both ways
+        scores.append(in_users_units - loss[:, 0])
+        best = int(first_greatest(np.array([each.mean() for each in scores]), scale=1.0))
+        if len(scores) > best + PATIENCE:
+            break
+    tried = tuple(candidates[: len(scores)])
+    return ComponentSelection(
+        dict.fromkeys(labels, tried[best]), tried, scores=np.stack(scores, axis=1)
     )
 
 

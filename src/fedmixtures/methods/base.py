@@ -87,6 +87,8 @@ class Method(eqx.Module):
     """Whether the mixtures are densities to be scored; false for hard clustering."""
     fits_gaps: ClassVar[bool] = False
     """Whether rows may have missing cells (NaN)."""
+    has_levels: ClassVar[bool] = False
+    """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
     moves_rows: ClassVar[bool] = False
     """Whether rows leave their nodes."""
     needs_start: ClassVar[bool] = True
@@ -441,8 +443,10 @@ class Sum:
     """Pytree of arrays (nodes, ...)."""
     group: np.ndarray | None = None
     """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
-    of_releases: bool = False
-    """Whether the share is made of messages that were broadcast before, and of no row."""
+    spread: Any = 1.0
+    """Standard deviation of what one row adds, a number or a pytree like the share: between silos
+    no total is finer than a part of it. Zero: no row is in it, but messages that were broadcast
+    before. (Of a `Statistics` it is known, and its log-likelihood stays at home.)"""
 
 
 Request = Broadcast | PerNeighbour | Connect | Sum

@@ -42,6 +42,8 @@ class Findings:
     snapshots: Mapping[int, Mixture] = field(default_factory=dict)
     held_out: Mapping[int, float] = field(default_factory=dict)
     """Mean held-out log-likelihood by round."""
+    curve: Mapping[int, float] = field(default_factory=dict)
+    """What each number of components was worth, where it was chosen; higher is better."""
     certificate: Certificate | None = None
     converged: bool = False
     traffic: Any = None
@@ -191,6 +193,8 @@ def _history(found: Findings) -> dict[str, Any]:
         "pull": _numbers(history.pull),
         "held_round": list(held),
         "held": _numbers(list(held.values())),
+        "k": list(found.curve),
+        "worth": _numbers(list(found.curve.values())),
     }
 
 

@@ -195,7 +195,21 @@ def convergence(content: dict[str, Any]) -> list[str]:
     return [_over_rounds(*picture) for picture in pictures]
 
 
-def _over_rounds(title: str, rounds: list[int], values: list[Number | None], better: str) -> str:
+def choice(content: dict[str, Any]) -> str:
+    """What each number of components was worth; empty where it was given."""
+    history = content["history"]
+    tried, worth = history.get("k", []), history.get("worth", [])
+    return _over_rounds("worth of each number of components", tried, worth, "up", "components")
+
+
+def _over_rounds(
+    title: str,
+    rounds: list[int],
+    values: list[Number | None],
+    better: str,
+    over: str = "rounds",
+) -> str:
+    """A curve; over rounds with a rule that moves with the slider."""
     pairs = [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None]
     if len(pairs) < 2:
         return ""
@@ -212,9 +226,10 @@ def _over_rounds(title: str, rounds: list[int], values: list[Number | None], bet
         for t in y.ticks(4)
     ]
     body += [label(x(t), height - 10, tick_text(t), "axis", "middle") for t in x.ticks(4)]
-    body.append(f'<path class="rule" data-from="{left}" data-to="{width - 10}" d=""/>')
+    if over == "rounds":
+        body.append(f'<path class="rule" data-from="{left}" data-to="{width - 10}" d=""/>')
     body.append(f'<path class="curve" d="{line([(x(r), y(v)) for r, v in pairs])}"/>')
-    words = f"{title} from {pairs[0][1]:.4g} to {pairs[-1][1]:.4g} over {pairs[-1][0]} rounds"
+    words = f"{title} from {pairs[0][1]:.4g} to {pairs[-1][1]:.4g} over {pairs[-1][0]} {over}"
     return figure(width, height, words, "".join(body), "chart")
 
 

@@ -45,6 +45,7 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         gains_narrow=figures.gains(content, NARROW),
         network=figures.network(content, interactive=not static),
         charts=[chart for chart in figures.convergence(content) if chart],
+        choice=figures.choice(content),
         table=order[: STATIC_NODES if static else FIRST_NODES],
         lost=[nodes["label"][i] for i in reversed(order) if nodes["verdict"][i] < 0],
         portraits=[(i, figures.portrait(content, i)) for i in _telling(order)] if static else [],

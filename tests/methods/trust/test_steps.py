@@ -212,7 +212,7 @@ def test_starts_are_made_of_releases_alone(data, nodes, own):
         live = np.ones(len(heard.receiver), bool)
         asked = pooled_level(these, own, heard, groups, live, np.array([8.0]), (1, 1, 1), 3)
         offers.append(next(asked))
-    assert all(offer.of_releases for offer in offers)
+    assert all(offer.spread == 0 for offer in offers)
     for one, two in zip(offers[0].share.parts, offers[1].share.parts, strict=True):
         np.testing.assert_array_equal(one, two)
         assert np.abs(one).max() > 0
@@ -371,7 +371,7 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
         join = lambda *parts: np.concatenate([np.asarray(p) for p in parts])
         values = [list(vars(r).values()) for r in requests]
         joined = [
-            column[0] if isinstance(column[0], bool | None) else jax.tree.map(join, *column)
+            column[0] if isinstance(column[0], float | None) else jax.tree.map(join, *column)
             for column in zip(*values, strict=True)
         ]
         replies = engine(type(requests[0])(*joined))

@@ -65,8 +65,8 @@ class ReleaseBudget:
 
     max_jobs: int = 5
     max_models: int = 500
-    max_sums: int = 100
-    """Of one job over any one set of members."""
+    max_sums: int = 40
+    """Of one job over any one set of members; each of the statistics under up to four mixtures."""
 
 
 class Releases:

@@ -84,6 +84,14 @@ class Exchange:
 
 
 Exchanges = Generator[Exchange, dict[str, Any], Any]
+MIXTURES_IN_A_SUM = 4
+"""A sum of statistics under more of them counts as several."""
+
+
+def _flat(tree: Any) -> np.ndarray:
+    return np.concatenate(
+        [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)]
+    )
 
 
 class ConversationSession:
@@ -258,8 +266,8 @@ class ConversationSession:
                 raise Refused("only bits and labels of nodes go to single neighbours")
             case Connect(live):
                 return (yield from self._connect(np.asarray(live, dtype=bool)))
-            case Sum(share, group, of_releases):
-                return (yield from self._sum(share, group, of_releases))
+            case Sum(share, group, spread):
+                return (yield from self._sum(share, group, spread))
         raise Refused(f"the method asks for {type(request).__name__}, which no site knows")
 
     def _broadcast(self, request: Broadcast) -> Exchanges:
@@ -338,7 +346,7 @@ class ConversationSession:
         others = len(self.job.sites) - len(members)
         return len(members) >= SMALLEST_GROUP and (others == 0 or others >= SMALLEST_GROUP)
 
-    def _sum(self, share: Any, group: Any, of_releases: bool) -> Exchanges:
+    def _sum(self, share: Any, group: Any, spread: Any) -> Exchanges:
         members = frozenset(self.job.sites)
         if group is not None:
             label = int(np.asarray(group)[0])
@@ -351,10 +359,10 @@ class ConversationSession:
         if isinstance(share, Statistics):
             return (yield from self._statistics(share, members))
         leaves, structure = jax.tree.flatten(share)
-        values = np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves])
-        # What was released before is as coarse as it left, and tells nothing new.
-        widths = np.zeros_like(values) if of_releases else np.ones_like(values)
-        added = yield from self._added(values, widths, members, 0 if of_releases else 1)
+        values = _flat(share)
+        widths = np.full_like(values, spread) if isinstance(spread, float) else _flat(spread)
+        # What is made of releases is as coarse as they left, and tells nothing new.
+        added = yield from self._added(values, widths, members, 1 if widths.any() else 0)
         parts = np.split(added, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
         shaped = [p.reshape(np.shape(leaf)) for p, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(structure, shaped)
@@ -367,9 +375,10 @@ class ConversationSession:
         first, second = np.asarray(own.first, np.float64), np.asarray(own.second, np.float64)
         mass = np.asarray(own.mass, np.float64)
         _, times, k, d = first.shape
-        light = np.concatenate([np.ravel(own.log_likelihood), np.ravel(mass)]).astype(np.float64)
-        added = yield from self._added(light, np.ones_like(light), members, times)
-        likelihood, mass_total = added[:times], added[times:].reshape(mass.shape)
+        cost = -(-times // MIXTURES_IN_A_SUM)
+        masses = np.ravel(mass)
+        added = yield from self._added(masses, np.ones_like(masses), members, cost)
+        mass_total = added.reshape(mass.shape)
         enough = mass_total >= self.gate.threshold(d)
         # Spread of the own rows in each component; of too few rows, that of the common units.
         spread = np.diagonal(second, axis1=-2, axis2=-1) / np.maximum(mass, 1.0)[..., None]
@@ -377,7 +386,10 @@ class ConversationSession:
         apart = self.feasible.covariance_type in ("diag", "spherical")
         upper = np.diag_indices(d) if apart else np.triu_indices(d)
         heavy = np.concatenate([first, second[..., upper[0], upper[1]]], axis=-1)
-        widths = np.concatenate([spread, spread[..., upper[0]] * spread[..., upper[1]]], axis=-1)
+        # Of a square the variance is twice that of a product.
+        squares = spread[..., upper[0]] * spread[..., upper[1]]
+        squares = np.where(upper[0] == upper[1], np.sqrt(2), 1.0) * squares
+        widths = np.concatenate([spread, squares], axis=-1)
         heavy = np.where(enough[..., None], heavy, 0.0)
         widths = np.where(enough[..., None], widths, 0.0)
         added = yield from self._added(np.ravel(heavy), np.ravel(widths), members, 0)
@@ -388,8 +400,12 @@ class ConversationSession:
         good = self._in_range(mass_total, members)
         mass_total = np.where(enough, mass_total, 0.0)
         nan = lambda part: np.where(good.reshape(1, -1, *(1,) * (part.ndim - 2)), part, np.nan)
-        likelihood = likelihood.reshape(np.shape(own.log_likelihood))
-        parts = [likelihood, nan(mass_total), nan(added[..., :d]), nan(whole)]
+        parts = [
+            np.zeros_like(own.log_likelihood),
+            nan(mass_total),
+            nan(added[..., :d]),
+            nan(whole),
+        ]
         return jax.tree.unflatten(jax.tree.structure(own), parts)
 
     def _in_range(self, masses: np.ndarray, members: frozenset[str]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +63,15 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     data = block.data
     weight = np.where(np.isnan(data.rows), 0.0, data.row_weights[:, None])
     per_node = lambda values: np.add.reduceat(values, data.offsets[:-1])
-    rows = np.nan_to_num(data.rows)
-    total = yield Sum({"cells": per_node(weight), "first": per_node(weight * rows)})
+    rows, own = np.nan_to_num(data.rows), np.maximum(per_node(weight), np.finfo(np.float64).tiny)
+    means = per_node(weight * rows) / own
+    spread = np.sqrt(per_node(weight * (rows - means[data.node_index]) ** 2) / own)
+    spread = np.where(spread > 1e-12 * np.abs(means), spread, np.maximum(np.abs(means), 1e-6))
+    shares = {"cells": per_node(weight), "first": per_node(weight * rows)}
+    total = yield Sum(shares, None, {"cells": np.ones_like(spread), "first": spread})
     cells = np.maximum(total["cells"][0], np.finfo(np.float64).tiny)
     centre = total["first"][0] / cells
-    squares = yield Sum(per_node(weight * (rows - centre) ** 2))
+    squares = yield Sum(per_node(weight * (rows - centre) ** 2), None, np.sqrt(2) * spread**2)
     scale = np.sqrt(squares[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
     return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
@@ -156,6 +160,14 @@ class Nodes:
     def per_node(self, by_row: np.ndarray) -> np.ndarray:
         """Sums over the rows of every node."""
         return np.add.reduceat(by_row.sum(-1), self.table.first)
+
+    def likelihoods(self, densities: Iterable[np.ndarray], group: np.ndarray) -> Sum:
+        """A sum of the log-likelihoods of own rows, from densities by row: (nodes, densities)."""
+        each = [np.where(self.count > 0, density, 0.0) for density in densities]
+        sums = lambda power: np.stack([self.per_node(d**power * self.count) for d in each], axis=-1)
+        first, rows = sums(1), self.rows_of[:, None]
+        variance = sums(2) / rows - np.square(first / rows)
+        return Sum(first, group, np.sqrt(np.maximum(np.nan_to_num(variance), 1.0)))
 
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
         """As `fits.fitted`."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.base import Request, Sum
+from fedmixtures.methods.base import Request
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, pick
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
@@ -46,8 +46,8 @@ def personal_level(
     """
     moved = [_moved(nodes, everyone, held) for held in held_by]
     densities = [nodes.out_of_fold(folds) for _, _, folds in moved]
-    total = np.stack([nodes.per_node(density * nodes.count) for density in densities], axis=-1)
-    best = first_greatest(usable((yield Sum(total, group)), total))
+    told = nodes.likelihoods(densities, group)
+    best = first_greatest(usable((yield told), told.share))
     base, theta, folds = (pick(best, [each[i] for each in moved]) for i in range(3))
     density = pick(best[nodes.node_of], densities)
     start, beside = _start(nodes, full, np.array(held_by)[best][:, None])

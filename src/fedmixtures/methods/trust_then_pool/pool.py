@@ -69,11 +69,8 @@ def pooled_level(
     all_nodes = np.arange(nodes.n)
     here = [i * nodes.n + all_nodes for i in range(len(strengths))]
     found = [level_of(*at((fit, total, nu), i)) for i in here]
-    own_gain = np.stack(
-        [nodes.per_node(level.density * nodes.count) for level, _ in found], axis=-1
-    )
-    gain = yield Sum(own_gain, group)
-    choice = first_greatest(usable(gain, own_gain))
+    told = nodes.likelihoods((level.density for level, _ in found), group)
+    choice = first_greatest(usable((yield told), told.share))
     fit, total, nu = at((fit, total, nu), choice * nodes.n + all_nodes)
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
     level, pooled = level_of(fit, total, nu)
@@ -112,7 +109,7 @@ def _starts(
     offered = [share(offers, groups.rank == rank) for rank in range(LEADERS)]
     offered.append(share(release, (groups.rank == 0) & (heard.rows[nodes.block.line] > 0)))
     stacked = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *offered)
-    total = yield Sum(stacked, groups.label, of_releases=True)
+    total = yield Sum(stacked, groups.label, spread=0.0)
     starts = jax.tree.map(lambda part: np.swapaxes(part, 0, 1), total)
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
     known = there.any(0)
@@ -142,8 +139,11 @@ def _best(
     strength = np.full(len(theta.weights), nu)
     fit, total = yield from _total(nodes, theta, strength, group)
     fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
-    score = fit.score(total.log_likelihood, total.mass.sum(-1)).reshape(n_starts, -1)
-    best = first_greatest(score, axis=0)
+    node = np.tile(np.arange(nodes.n), n_starts)
+    density = nodes.densities(nodes.table.of_rows(node, np.full(len(node), ALL)), fit.theta)
+    told = nodes.likelihoods(density.reshape(n_starts, -1, nodes.table.size), group)
+    score = fit.score((yield told).T.ravel(), total.mass.sum(-1))
+    best = first_greatest(score.reshape(n_starts, -1), axis=0)
     return at((fit, total), best * nodes.n + np.arange(nodes.n))
 
 

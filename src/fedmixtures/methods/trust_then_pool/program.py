@@ -90,6 +90,7 @@ class TrustThenPool(Conversation):
     """
 
     fits_gaps: ClassVar[bool] = True
+    has_levels: ClassVar[bool] = True
 
     prior: ShapePrior = ShapePrior()
     ridge: float = 1e-3

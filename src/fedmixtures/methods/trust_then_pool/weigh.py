@@ -38,8 +38,10 @@ def weights(
 ) -> Generator[Request, Any, np.ndarray]:
     """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
     rows = _Rows(nodes, density)
-    shares = {"evidence": evidence(nodes, density) * nodes.rows_of[:, None], "rows": nodes.rows_of}
-    network = found = _first((yield Sum(shares, group)))
+    told = nodes.likelihoods(usable(density), group)
+    shares = {"evidence": told.share, "rows": nodes.rows_of}
+    spread = {"evidence": told.spread, "rows": np.ones(nodes.n)}
+    network = found = _first((yield Sum(shares, group, spread)))
     for _ in range(ROUNDS):
         found = rows.fitted(network, found, FEW_STEPS)
         total = yield Sum(rows.shares(found), group)
