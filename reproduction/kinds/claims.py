@@ -126,9 +126,14 @@ def _claims(result: Result) -> str:
         for claim in result.extra["claims"]
     ]
     held = sum(claim["holds"] for claim in result.extra["claims"])
+    own = [experiment.row(claim["row"]).label for claim in result.extra["claims"]]
+    if len(set(own)) > 1:
+        header.insert(3, "Row")
+        lines = [[*line[:3], name, *line[3:]] for name, line in zip(own, lines, strict=True)]
+        own = ["The row"]
     table = rendering.markdown_table([*header, "wanted", "holds"], lines)
-    own = experiment.row(result.extra["claims"][0]["row"]).label
-    return f"{own} minus the best row named, seed by seed; {held} of {len(lines)} hold.\n\n{table}"
+    words = f"{own[0]} minus the best row named, seed by seed; {held} of {len(lines)} hold."
+    return f"{words}\n\n{table}"
 
 
 def _against(result: Result) -> str:
