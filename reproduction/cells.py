@@ -90,6 +90,15 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
+@cache
+def sources_digest(part: str) -> str:
+    """A digest of a part of the package that `code_version` leaves out."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in _sources(files("fedmixtures").joinpath(part)):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def _sources(folder: Any, without: Sequence[str] = ()) -> list[Any]:
     """All modules of a folder, in the order of their names."""
     found = []

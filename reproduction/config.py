@@ -32,6 +32,7 @@ BEYOND = (
     "trust-stress",
     "real",
     "relatives",
+    "release-price",
     "covariances",
     "gaps",
 )

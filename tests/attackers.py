@@ -90,7 +90,7 @@ def sums(theta, x) -> np.ndarray:
 class Reader:
     """Rows of others from sums over them, under mixtures that are known.
 
-    Sums of ln p, r_c, r_c (x - mu_c) and r_c (x - mu_c)(x - mu_c)' are equations for the rows, each
+    Sums of ln p, r_c, r_c y and r_c yy' with y = L_c^-1 (x - mu_c) are equations for the rows, each
     with an error of known size; the last mixture is what a row is like before any of them.
     """
 
@@ -103,14 +103,14 @@ class Reader:
         totals, errors = np.stack(totals), np.stack(errors)
         d = parts[1].shape[-1]
         upper = np.triu_indices(d)
-        weights, means, inverse = parts[0], parts[1], np.linalg.inv(parts[2])
-        constant = np.log(np.maximum(weights, 1e-300)) + 0.5 * np.linalg.slogdet(inverse)[1]
+        weights, means, units = parts[0], parts[1], np.linalg.inv(np.linalg.cholesky(parts[2]))
+        constant = np.log(np.maximum(weights, 1e-300)) + np.linalg.slogdet(units)[1]
         constant = constant - 0.5 * d * np.log(2 * np.pi)
 
         def added(x):
             """What one row adds to all sums, in units of their errors."""
-            off = x[None, None] - means
-            joint = constant - 0.5 * jnp.einsum("eki,ekij,ekj->ek", off, inverse, off)
+            off = jnp.einsum("ekij,ekj->eki", units, x[None, None] - means)
+            joint = constant - 0.5 * jnp.square(off).sum(-1)
             r = jax.nn.softmax(joint, axis=1)[..., None]
             outer = (off[..., :, None] * off[..., None, :])[..., upper[0], upper[1]]
             sums = [jax.nn.logsumexp(joint, axis=1)[:, None], r[..., 0]]

@@ -50,7 +50,10 @@ def to_fixed(values: Any) -> np.ndarray:
     """Numbers as 64-bit integers modulo 2^64; `SumRefused` for what does not fit."""
     values = np.asarray(values, dtype=np.float64)
     if not (np.abs(values) <= LARGEST).all():  # NaN is not
-        raise SumRefused("a number of this site's share is not finite or too large for a sum")
+        raise SumRefused(
+            "a number of this site's share is not finite or too large for a sum. Give the job a "
+            "shift and a scale with which features are of order one"
+        )
     return np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
 
 

@@ -446,7 +446,8 @@ class Sum:
     spread: Any = 1.0
     """Standard deviation of what one row adds, a number or a pytree like the share: between silos
     no total is finer than a part of it. Zero: no row is in it, but messages that were broadcast
-    before. (Of a `Statistics` it is known, and its log-likelihood stays at home.)"""
+    before. Of a `Statistics`: the covariances (nodes, ..., d, d) that it was taken under; its
+    log-likelihood stays at home."""
 
 
 Request = Broadcast | PerNeighbour | Connect | Sum

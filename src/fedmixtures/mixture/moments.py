@@ -123,3 +123,28 @@ def sigma_points(
     one = (1,) * mixture.weights.ndim
     weights = mixture.weights[..., None] * share.astype(dtype).reshape(*one, -1)
     return mixture.means[..., None, :] + offsets, weights
+
+
+THINNEST = 1e-3
+"""The least eigenvalue of a covariance that `possible` makes, as a share of their mean."""
+
+
+def possible(s: Statistics, few: float = np.inf) -> Statistics:
+    """Sums as rows could have them (NumPy), of components of a mass below `few`.
+
+    Totals that were rounded, and what is left of them without a part, can have a covariance that no
+    rows have: its eigenvalues are raised to a share of their mean.
+    """
+    thin = (s.mass > 0) & (s.mass < few)
+    if not thin.any():
+        return s
+    mass = s.mass[thin][:, None, None]
+    shift = s.first[thin] / mass[..., 0]
+    square = shift[:, :, None] * shift[:, None]
+    values, vectors = np.linalg.eigh(np.nan_to_num(s.second[thin] / mass - square))
+    least = THINNEST * np.maximum(np.abs(values).mean(-1, keepdims=True), 1e-6)
+    raised = (vectors * np.maximum(values, least)[:, None]) @ np.swapaxes(vectors, 1, 2)
+    wrong = (values < least).any(-1)[:, None, None]
+    second = s.second.copy()
+    second[thin] = np.where(wrong, mass * (raised + square), second[thin])
+    return eqx.tree_at(lambda sums: sums.second, s, second)

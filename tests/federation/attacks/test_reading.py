@@ -71,24 +71,32 @@ class Seen:
                 )
                 if added.mass.sum() <= mine.mass.sum() + 1:
                     continue  # over nobody else
+                units = np.linalg.inv(np.linalg.cholesky(one.covariances))
                 rest = jax.tree.map(np.subtract, added, mine)
                 thetas.append(one.parts)
-                totals.append(flat(np.zeros(1), rest.mass, rest.first, rest.second))
+                totals.append(flat(np.zeros(1), rest.mass, *_in_units(units, rest)))
                 spread = max(1.0, one.log_density(own_rows).std()) if scored else CLOSED
-                errors.append(_errors(added, spread, gate, n_others))
+                squares = _in_units(units, added)[1]
+                errors.append(_errors(added.mass, squares, spread, gate, n_others))
         return Reader(thetas, totals, errors)
 
 
-def _errors(total, of_likelihood: float, gate: Gate, n_others: int) -> np.ndarray:
+def _in_units(units: np.ndarray, sums) -> tuple[np.ndarray, np.ndarray]:
+    first = np.einsum("kij,kj->ki", units, sums.first)
+    return first, units @ sums.second @ np.swapaxes(units, 1, 2)
+
+
+def _errors(mass, second, of_likelihood: float, gate: Gate, n_others: int) -> np.ndarray:
     """Standard deviations of the rounding of all others together, as if its offsets were known."""
-    squares = np.diagonal(total.second, axis1=1, axis2=2) / np.maximum(total.mass, 1.0)[:, None]
-    closed, width = total.mass == 0, np.sqrt(np.maximum(squares, 1e-6))
+    squares = np.diagonal(second, axis1=1, axis2=2) / np.maximum(mass, 1.0)[:, None]
+    width = np.sqrt(np.maximum(squares, 1e-6))
     k, d = width.shape
+    closed = mass < gate.threshold(d)
     products = width[:, :, None] * width[:, None] * np.where(np.eye(d), np.sqrt(2), 1.0)
     widths = [np.full(1, of_likelihood), np.ones(k), width, products]
     grid = lambda w: np.exp2(np.ceil(np.log2(gate.rounding * np.sqrt(gate.threshold(d)) * w)))
     off = [np.sqrt(n_others / 12) * grid(w) if gate.rounding else w * 1e-6 for w in widths]
-    off[1:] = [np.where(closed.reshape(-1, *(1,) * (o.ndim - 1)), CLOSED, o) for o in off[1:]]
+    off[2:] = [np.where(closed.reshape(-1, *(1,) * (o.ndim - 1)), CLOSED, o) for o in off[2:]]
     return flat(*off)
 
 

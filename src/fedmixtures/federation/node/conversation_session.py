@@ -55,7 +55,7 @@ from fedmixtures.methods.base import (
     Sum,
 )
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import Statistics, possible
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,12 @@ def _flat(tree: Any) -> np.ndarray:
     return np.concatenate(
         [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)]
     )
+
+
+def _in_units(units: np.ndarray, first: Any, second: Any) -> tuple[np.ndarray, np.ndarray]:
+    """First and second moments of rows that are multiplied by `units` (..., d, d)."""
+    second = units @ np.asarray(second, np.float64) @ np.swapaxes(units, -1, -2)
+    return (units @ np.asarray(first, np.float64)[..., None])[..., 0], second
 
 
 class ConversationSession:
@@ -156,7 +162,7 @@ class ConversationSession:
         self.state_from = "disk" if t else "init"
 
     def _begin(self) -> None:
-        self.round, self.n_sums, self.n_models = 0, 0, 0
+        self.round, self.n_models = 0, 0
         self.support = self.at_home
         self.sets: dict[frozenset[str], int] = {}
         self.seen: dict[frozenset[str], str] = {}
@@ -292,7 +298,8 @@ class ConversationSession:
         usable = lambda found: blank if found is None or isinstance(found, Silence) else found
         lines = [usable(own), *(usable(heard[name]) for name in self.edges)]
         theta = Mixture(*map(np.stack, zip(*(m.mixture.parts for m in lines), strict=True)))
-        return type(message)(theta, np.array([line.rows for line in lines]))
+        rows = np.array([line.rows for line in lines])
+        return type(message)(theta, rows, ((theta.weights > 0).sum(-1) < k) | (rows == 0))
 
     def _bits(self, bits: np.ndarray) -> Exchanges:
         said = {name: Whole(np.array([int(b)])) for name, b in zip(self.edges, bits, strict=True)}
@@ -357,7 +364,7 @@ class ConversationSession:
                 yield Exchange({}, lambda content: None)
             return share
         if isinstance(share, Statistics):
-            return (yield from self._statistics(share, members))
+            return (yield from self._statistics(share, np.asarray(spread, np.float64), members))
         leaves, structure = jax.tree.flatten(share)
         values = _flat(share)
         widths = np.full_like(values, spread) if isinstance(spread, float) else _flat(spread)
@@ -367,22 +374,28 @@ class ConversationSession:
         shaped = [p.reshape(np.shape(leaf)) for p, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(structure, shaped)
 
-    def _statistics(self, own: Statistics, members: frozenset[str]) -> Exchanges:
+    def _statistics(
+        self, own: Statistics, covariances: np.ndarray, members: frozenset[str]
+    ) -> Exchanges:
         """Masses first; moments only of components that enough rows of all members stand behind.
 
-        A total that cannot be one comes back as NaN, which changes nothing at anybody's.
+        The others keep their mean and covariance. Moments are summed in units in which the
+        component is round, so that rounding is as fine in a narrow direction, by its own standard
+        error, as in a wide one. A total that cannot be one comes back as NaN, which changes nothing
+        at anybody's.
         """
-        first, second = np.asarray(own.first, np.float64), np.asarray(own.second, np.float64)
         mass = np.asarray(own.mass, np.float64)
+        factor = np.linalg.cholesky(covariances)
+        first, second = _in_units(np.linalg.inv(factor), own.first, own.second)
         _, times, k, d = first.shape
         cost = -(-times // MIXTURES_IN_A_SUM)
         masses = np.ravel(mass)
         added = yield from self._added(masses, np.ones_like(masses), members, cost)
         mass_total = added.reshape(mass.shape)
         enough = mass_total >= self.gate.threshold(d)
-        # Spread of the own rows in each component; of too few rows, that of the common units.
+        # Spread of the own rows in each component; of too few rows, that of the component.
         spread = np.diagonal(second, axis1=-2, axis2=-1) / np.maximum(mass, 1.0)[..., None]
-        spread = np.sqrt(np.where(mass[..., None] >= 1.0, np.clip(spread, 1e-6, 1e2), 1.0))
+        spread = np.sqrt(np.where(mass[..., None] >= 1.0, np.maximum(spread, 1e-6), 1.0))
         apart = self.feasible.covariance_type in ("diag", "spherical")
         upper = np.diag_indices(d) if apart else np.triu_indices(d)
         heavy = np.concatenate([first, second[..., upper[0], upper[1]]], axis=-1)
@@ -397,16 +410,13 @@ class ConversationSession:
         whole = np.zeros_like(second)
         whole[..., upper[0], upper[1]] = added[..., d:]
         whole[..., upper[1], upper[0]] = added[..., d:]
+        # What is not opened stays where it is.
+        whole = np.where(enough[..., None, None], whole, mass_total[..., None, None] * np.eye(d))
         good = self._in_range(mass_total, members)
-        mass_total = np.where(enough, mass_total, 0.0)
         nan = lambda part: np.where(good.reshape(1, -1, *(1,) * (part.ndim - 2)), part, np.nan)
-        parts = [
-            np.zeros_like(own.log_likelihood),
-            nan(mass_total),
-            nan(added[..., :d]),
-            nan(whole),
-        ]
-        return jax.tree.unflatten(jax.tree.structure(own), parts)
+        parts = nan(mass_total), *map(nan, _in_units(factor, added[..., :d], whole))
+        like = jax.tree.structure(own)
+        return possible(jax.tree.unflatten(like, [np.zeros_like(own.log_likelihood), *parts]))
 
     def _in_range(self, masses: np.ndarray, members: frozenset[str]) -> np.ndarray:
         """Whether the masses of each mixture add up to the rows that the members have.
@@ -423,8 +433,8 @@ class ConversationSession:
     ) -> Exchanges:
         """One masked sum: the total that every member works out."""
         seen = self.seen.setdefault(members, hashlib.sha256(b"").hexdigest())
-        share = SumShare(values, widths, members, self.n_sums, cost, seen)
-        self.n_sums += 1
+        # By the exchange, which all members are in: not all of them have been in the same sums.
+        share = SumShare(values, widths, members, self.reached, cost, seen)
         others = sorted(members - {self.site})
         exchange = Exchange(
             dict.fromkeys(others, share), lambda content: decode_share(content, len(values), seen)

@@ -76,7 +76,7 @@ class Gate:
     min_count: int = 11
     per_feature: int = 5
     """The count needed is `min_count`, or this times the number of features if more."""
-    rounding: float = 0.1
+    rounding: float = 0.2
     """Released numbers are rounded to this fraction of their standard error; 0 for not at all."""
 
     def __post_init__(self):

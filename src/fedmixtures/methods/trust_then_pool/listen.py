@@ -20,6 +20,10 @@ LISTEN_STEPS = 3
 MOST_TIMES = 10.0
 """A neighbour's release counts at most this many times the own rows."""
 EDGES_AT_ONCE = 20_000
+MARGIN = 4.0
+"""Standard errors by which a release that lost components may be worse than what the node has."""
+LEAST_GAIN = 1e-3
+"""Of listening to a smaller neighbour that wants it, in nats."""
 VOTE_ROUNDS = 16
 
 
@@ -42,13 +46,36 @@ def gains(nodes: Nodes, own: Level, personal: Adapted, heard: Heard, nu: float) 
     n_edges = len(heard.receiver)
     mean, without = np.zeros(n_edges), np.zeros((nodes.n_folds, n_edges))
     better = nodes.per_node((own.density - personal.level.density) * nodes.count) > 0
+    coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
     for first in range(0, n_edges, EDGES_AT_ONCE):
         part = np.arange(first, min(first + EDGES_AT_ONCE, n_edges))
         by_fold = _gains(nodes, own, personal, heard, nu, better, part)
+        if coarse[part].any():
+            by_fold[:, coarse[part]] = _not_worse(nodes, own, heard, part[coarse[part]])
         total = by_fold.sum(0)
         mean[part] = total / nodes.rows_of[heard.receiver[part]]
         without[:, part] = total - by_fold
     return Gains(mean, without)
+
+
+def _not_worse(nodes: Nodes, own: Level, heard: Heard, edges: np.ndarray) -> np.ndarray:
+    """(folds, edges) the same where a release at one of the ends has lost components on its way.
+
+    Its points would hurt a fit that has them all. So: how much better it foretells own rows than
+    the own fits without them do, and a margin for chance. A neighbour of less than half the rows,
+    or one that may not speak, decides for both.
+    """
+    node, sender = heard.receiver[edges], heard.sender[edges]
+    rows = nodes.table.of_rows(node, np.full(len(node), ALL))
+    count, m = nodes.count[rows.tile], nodes.rows_of[node]
+    add = lambda by_row: np.bincount(rows.owner, (by_row * count).sum(-1), len(node))
+    density = nodes.densities(rows, at(heard.theta, sender))
+    gain = np.where(count > 0, density - own.density[rows.tile], 0.0)
+    variance = np.maximum(add(gain**2) / m - (add(gain) / m) ** 2, 0.0)
+    gain = gain + (MARGIN * np.sqrt(variance / m))[rows.owner][:, None]
+    gain = np.where((2 * heard.rows[sender] <= m)[rows.owner][:, None], LEAST_GAIN, gain)
+    of_fold = lambda f: np.where(nodes.fold[rows.tile] == f, gain, 0.0)
+    return np.stack([add(of_fold(f)) for f in range(nodes.n_folds)])
 
 
 def _gains(nodes, own, personal, heard, nu, better, edges) -> np.ndarray:

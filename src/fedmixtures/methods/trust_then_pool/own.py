@@ -46,6 +46,8 @@ class Release(eqx.Module):
 
     theta: Mixture
     rows: Any
+    lost: Any = None
+    """(lines,) whether a silo's gate took components away, or all; None: nowhere."""
 
 
 def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
@@ -71,6 +73,8 @@ class Heard:
 
     def __init__(self, nodes: Nodes, table: Release):
         self.theta, self.rows = jax.tree.map(np.asarray, (table.theta, table.rows))
+        nowhere = np.zeros(len(self.rows), dtype=bool)
+        self.lost = nowhere if table.lost is None else np.asarray(table.lost)
         block = nodes.block
         self.receiver, self.sender = block.receiver, block.sender
         n, _, d = self.theta.means.shape

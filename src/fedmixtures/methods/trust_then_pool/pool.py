@@ -21,7 +21,7 @@ from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeate
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.tiles import ALL
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import Statistics, possible
 
 LEADERS = 3
 """Members whose neighbourhoods give a start."""
@@ -32,6 +32,8 @@ LESS = 0.5
 """Rows that a total may have less than the node itself, by rounding."""
 MOST = 1e30
 """No sum over rows in common units is larger."""
+FEW = 100.0
+"""Sums of more rows have a covariance for sure."""
 
 
 class Pooled(eqx.Module):
@@ -84,8 +86,9 @@ def _starts(
     """Starts (starts, nodes, ...), the same for all members: leaders offer, a sum hands round.
 
     A leader clusters the points of its own and its live neighbours' releases, and the last start is
-    the first leader's release as it is: all is made of releases alone. With them (nodes,) whether
-    there is any: where nobody offers one, `own` stands in, and nothing is pooled.
+    the first leader's release as it is, if it has all components: nothing but releases is in them.
+    Returned with (nodes,) whether there is any: where nobody offers one, `own` stands in, and
+    nothing is pooled.
     """
     leads = np.flatnonzero(groups.rank < LEADERS)
     place = np.full(nodes.n, -1)
@@ -100,14 +103,19 @@ def _starts(
     if len(leads):
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
-        # As many as anyone there has: a leader of few rows must not hold the others down.
-        present = np.zeros((len(leads), own.theta.n_components), dtype=bool)
+        # As many as anyone there has: a leader of few rows must not hold the others down, nor a
+        # release that has lost some.
+        present = nodes.present[leads].copy()
         np.logical_or.at(present, fit, heard.theta.weights[source] > 0)
         fits = [nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]
-        offers = _put(offers, leads, best_of(fits).theta)
+        best = best_of(fits).theta
+        lost = np.zeros(len(leads), dtype=bool)
+        np.logical_or.at(lost, fit, heard.lost[source])
+        offers = _put(offers, leads, chosen(lost, _widened(best), best))
     share = lambda theta, offers: chosen(offers, theta, jax.tree.map(np.zeros_like, theta))
     offered = [share(offers, groups.rank == rank) for rank in range(LEADERS)]
-    offered.append(share(release, (groups.rank == 0) & (heard.rows[nodes.block.line] > 0)))
+    whole = (heard.rows > 0) & ~heard.lost
+    offered.append(share(release, (groups.rank == 0) & whole[nodes.block.line]))
     stacked = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *offered)
     total = yield Sum(stacked, groups.label, spread=0.0)
     starts = jax.tree.map(lambda part: np.swapaxes(part, 0, 1), total)
@@ -119,6 +127,16 @@ def _starts(
         there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[None]
     )
     return jax.tree.map(fill, starts, spare), known
+
+
+def _widened(theta: Mixture) -> Mixture:
+    """The same places with equal weights, each as wide as the whole mixture."""
+    weights, means, covariances = theta.parts
+    off = means - np.einsum("nk,nki->ni", weights, means)[:, None]
+    spread = covariances + off[..., :, None] * off[..., None, :]
+    whole = np.einsum("nk,nkij->nij", weights, spread)[:, None]
+    equal = (weights > 0) / (weights > 0).sum(-1, keepdims=True)
+    return Mixture(equal.astype(weights.dtype), means, np.repeat(whole, means.shape[1], axis=1))
 
 
 def _is_mixture(theta: Mixture) -> np.ndarray:
@@ -165,10 +183,11 @@ def _total(
     node = np.tile(np.arange(nodes.n), times)
     entries = nodes.table.of_rows(node, np.full(len(node), ALL))
     fit = nodes.fitted(entries, theta, nu, 0)
-    by_node = jax.tree.map(
-        lambda part: np.swapaxes(part.reshape(times, nodes.n, *part.shape[1:]), 0, 1), fit.own
+    by_node, covariances = jax.tree.map(
+        lambda part: np.swapaxes(part.reshape(times, nodes.n, *part.shape[1:]), 0, 1),
+        (fit.own, theta.covariances),
     )
-    total = yield Sum(by_node, group)
+    total = yield Sum(by_node, group, covariances)
     flat = lambda part: np.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:])
     return fit, jax.tree.map(flat, total)
 
@@ -198,8 +217,10 @@ def _without_own(
 ) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
     theta, mine = fit.theta, fit.own
-    whole = sound(total) & (total.mass >= mine.mass - LESS).all(1)  # else own rows are not in it
+    more = np.where(total.mass > 0, total.mass - mine.mass, 0.0).sum(1)
+    whole = sound(total) & (more >= -LESS)  # else own rows are not in it
     rest = jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
+    rest = possible(rest, FEW)
     base, nu = Base.of(theta, rest), nu.astype(theta.means.dtype)
     folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
     level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)

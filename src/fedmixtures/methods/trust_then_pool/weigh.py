@@ -26,6 +26,7 @@ LEAST_ROWS = 0.02
 """Rows that every level has for sure."""
 LEAST_WEIGHT = 1e-4
 """Of a level in the whole network."""
+MOST_GROWTH = 2.0
 ROUNDS = 8
 FEW_STEPS, STEPS = 10, 50
 """Of EM of a node's own weights: between two sums, and at the end."""
@@ -48,8 +49,9 @@ def weights(
         good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
         total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
         share = total / total.sum(-1, keepdims=True)
-        # Twice the step in logarithms: no fixed point moves, and half the sums do.
-        network = np.maximum(share**2 / network, LEAST_WEIGHT)
+        # Twice the step in logarithms: no fixed point moves, and half the sums do. What grows has
+        # at most twice its share: a total's rounding is not much more then.
+        network = np.maximum(share * np.minimum(share / network, MOST_GROWTH), LEAST_WEIGHT)
         network = network / network.sum(-1, keepdims=True)
     return rows.fitted(network, network, STEPS)
 
