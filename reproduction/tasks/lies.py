@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 from typing import Any
 
@@ -53,12 +54,13 @@ class Lying(TrustThenPool):
     def _told(
         self, request: Request, liars: np.ndarray, block: Block, after_units: bool
     ) -> Request:
-        if isinstance(request, PerNeighbour):
+        if isinstance(request, PerNeighbour) and np.asarray(request.message).dtype == bool:
             return PerNeighbour(np.where(liars[block.receiver], True, request.message))
         if isinstance(request, Broadcast) and self.lie == "random":
             return Broadcast(_at(liars, _random(request.message, block), request.message))
         if isinstance(request, Sum) and after_units and self.lie != "shifted":
-            return Sum(_at(liars, self._share(request.share), request.share), request.group)
+            share = _at(liars, self._share(request.share), request.share)
+            return dataclasses.replace(request, share=share)
         return request
 
     def _share(self, share: Any) -> Any:

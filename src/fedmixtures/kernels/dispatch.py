@@ -6,6 +6,7 @@ outside asks which kernel ran. Kernels for a GPU are tried before they are relie
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -223,6 +224,14 @@ def rows_at_once(n_features: int) -> int:
     if on_gpu():
         return 1 << 22
     return 1 << (15 if n_features <= UNROLLED else 13)
+
+
+def calls_at_once() -> int:
+    """Calls that run side by side: as many as cores, or as NPROC says; one on a GPU."""
+    if on_gpu():
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return int(os.environ.get("NPROC") or cores or 1)
 
 
 def nll_and_gradient(

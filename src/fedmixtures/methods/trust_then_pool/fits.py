@@ -8,6 +8,8 @@ $\Sigma_c = (M_c C_c + \nu S_0)/(M_c + \nu) + \text{ridge}$, $S_0 = \sum_c M_c C
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -20,6 +22,7 @@ from fedmixtures._ties import first_greatest
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import (
     TileRows,
+    calls_at_once,
     log_joints,
     statistics,
     tile_log_density,
@@ -32,6 +35,7 @@ from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.precision import precision
 
 HARD = 1e-4
 """Variance (in common units) of the narrow components whose E-step is Lloyd's assignment."""
@@ -153,21 +157,24 @@ def fitted(
     n_hard = LLOYD_STEPS if from_centres else 0
     whole = np.int32(n_steps + n_hard), np.int32(n_hard)
     real = np.asarray(ridge, dtype), np.asarray(tolerance, dtype)
-    found = []
-    for here, work in entries.chunks(tiles.at_once):
+
+    def fit(here, work):
         given = _lines((theta, base, pseudo, nu), here, tiles.at_once[1])
         out = _fitted(tiles, work, *given, *whole, *real, covariance_type)
-        found.append(_first(out, here.stop - here.start))
+        return _first(out, here.stop - here.start)
+
+    found = _of_batches(fit, tiles, entries)
     return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
 
 
 def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray) -> Mixture:
     """Centres by k-means++, as equal components where `present` (fits, k)."""
-    found = []
-    for here, work in entries.chunks(tiles.at_once):
+
+    def centres(here, work):
         out = _centres(tiles, work, _lines(keys, here, tiles.at_once[1]), present.shape[1])
-        found.append(_first(out, here.stop - here.start))
-    means = np.concatenate(found)
+        return _first(out, here.stop - here.start)
+
+    means = np.concatenate(_of_batches(centres, tiles, entries))
     weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
     eye = np.eye(means.shape[-1], dtype=means.dtype)
     return Mixture(weights, means, np.broadcast_to(eye, (*means.shape, len(eye))).copy())
@@ -175,11 +182,28 @@ def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray
 
 def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> np.ndarray:
     """Log-density of the rows of every entry under its fit's mixture, (entries, rows)."""
-    found = []
-    for here, work in entries.chunks(tiles.at_once):
+
+    def of_rows(here, work):
         out = _densities(tiles, work, _lines(theta, here, tiles.at_once[1]))
-        found.append(np.asarray(out)[: int((work.scale > 0).sum())])
-    return np.concatenate(found)
+        return np.asarray(out)[: int((work.scale > 0).sum())]
+
+    return np.concatenate(_of_batches(of_rows, tiles, entries))
+
+
+def _of_batches(call: Callable[[slice, Work], Any], tiles: Tiles, entries: Entries) -> list[Any]:
+    """What `call` gives for every batch of fits; the first compiles, the others share the cores."""
+    batches = entries.chunks(tiles.at_once)
+    first = call(*next(batches))
+    rest, workers = list(batches), calls_at_once()
+    if workers == 1 or not rest:
+        return [first, *(call(*batch) for batch in rest)]
+
+    def in_thread(batch):
+        with precision(str(tiles.x.dtype)):  # which a new thread does not know
+            return call(*batch)
+
+    with ThreadPoolExecutor(workers) as pool:
+        return [first, *pool.map(in_thread, rest)]
 
 
 def advanced(

@@ -31,13 +31,18 @@ class Adapted:
 
 
 def personal_level(
-    nodes: Nodes, everyone: Pooled, full: Pooled, held_by: tuple[float, ...], group: np.ndarray
+    nodes: Nodes,
+    own: Level,
+    everyone: Pooled,
+    full: Pooled,
+    held_by: tuple[float, ...],
+    group: np.ndarray,
 ) -> Generator[Request, Any, Adapted]:
     """Step 4: everyone's mixture moved to own rows, each component held by rows of the others.
 
     From M(the others' sums), EM on own rows beside at most `held_by` rows of the others in each
     component; weights are drawn to the others' by one row. By how many is what foretells the rows
-    of the whole network best.
+    of the whole network best. Where totals were false, so that nothing comes of it, it is `own`.
     """
     moved = [_moved(nodes, everyone, held) for held in held_by]
     densities = [nodes.out_of_fold(folds) for _, _, folds in moved]
@@ -48,7 +53,9 @@ def personal_level(
     start, beside = _start(nodes, full, np.array(held_by)[best][:, None])
     clusters = nodes.beside(start, beside, full.nu, start.weights, PERSONAL_STEPS, folds=False)
     others = nodes.advanced(everyone.theta, everyone.rest, everyone.nu)
-    return Adapted(Level(theta, folds, density, clusters), base, others.weights, everyone.nu)
+    lost = ~np.isfinite(theta.weights).all(1)
+    level = Level(theta, folds, density, clusters).but(nodes, lost, own)
+    return Adapted(level, base, others.weights, everyone.nu)
 
 
 def _moved(nodes: Nodes, pooled: Pooled, held_by: float) -> tuple[Base, Mixture, Mixture]:

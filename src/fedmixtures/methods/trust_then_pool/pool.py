@@ -28,6 +28,8 @@ LEADERS = 3
 TRIES = 3
 """k-means++ starts that a leader compares at home."""
 START_STEPS = 20
+LESS = 0.5
+"""Rows that a total may have less than the node itself, by rounding."""
 MOST = 1e30
 """No sum over rows in common units is larger."""
 
@@ -58,9 +60,9 @@ def pooled_level(
     A node that is alone keeps its own level.
     """
     first, each, then = steps
-    alone, group = groups.size == 1, groups.label
+    starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
+    alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
     level_of = lambda fit, total, nu: _without_own(nodes, own, fit, total, nu, alone)
-    starts = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
     best = yield from _best(nodes, starts, group, strengths[0], first)
     nu = np.repeat(strengths, nodes.n)
     fit, total = yield from _stepped(nodes, *repeated(best, len(strengths)), nu, group, each)
@@ -78,12 +80,12 @@ def pooled_level(
 
 def _starts(
     nodes: Nodes, heard: Heard, own: Level, groups: Groups, live: np.ndarray, nu: float, salt: int
-) -> Generator[Request, Any, Mixture]:
+) -> Generator[Request, Any, tuple[Mixture, np.ndarray]]:
     """Starts (starts, nodes, ...), the same for all members: leaders offer, a sum hands round.
 
     A leader clusters the points of its own and its live neighbours' releases, and the last start is
-    the first leader's release as it is: all is made of releases alone. `own` stands in where nobody
-    offers anything.
+    the first leader's release as it is: all is made of releases alone. With them (nodes,) whether
+    there is any: where nobody offers one, `own` stands in, and nothing is pooled.
     """
     leads = np.flatnonzero(groups.rank < LEADERS)
     place = np.full(nodes.n, -1)
@@ -110,11 +112,13 @@ def _starts(
     total = yield Sum(stacked, groups.label, spread=0.0)
     starts = jax.tree.map(lambda part: np.swapaxes(part, 0, 1), total)
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
-    spare = chosen(there[-1], at(starts, -1), own.theta)
+    known = there.any(0)
+    first = at(starts, (there.argmax(0), np.arange(nodes.n)))
+    spare = chosen(known, first, own.theta)
     fill = lambda part, other: np.where(
         there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[None]
     )
-    return jax.tree.map(fill, starts, spare)
+    return jax.tree.map(fill, starts, spare), known
 
 
 def _is_mixture(theta: Mixture) -> np.ndarray:
@@ -194,7 +198,8 @@ def _without_own(
 ) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
     theta, mine = fit.theta, fit.own
-    rest = jax.tree.map(lambda a, b: a - b, chosen(sound(total), total, mine), mine)
+    whole = sound(total) & (total.mass >= mine.mass - LESS).all(1)  # else own rows are not in it
+    rest = jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
     base, nu = Base.of(theta, rest), nu.astype(theta.means.dtype)
     folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
     level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)

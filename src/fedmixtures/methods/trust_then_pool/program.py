@@ -149,7 +149,7 @@ class TrustThenPool(Conversation):
         pooled = nodes, own, heard
         more = strengths, self.pool_steps
         everyone, *sums = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        personal = yield from personal_level(nodes, *sums, self.held_by, network.label)
+        personal = yield from personal_level(nodes, own, *sums, self.held_by, network.label)
 
         gain = gains(nodes, own, personal, heard, nu)
         listens = gain.mean > 0
@@ -178,12 +178,11 @@ class TrustThenPool(Conversation):
         nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)
         own = own_level(nodes, float(self.prior.strength), self.n_starts)
         everyone, pooled = known.pooled(nodes)
-        alone = (nodes.hashes >> np.uint64(1)).astype(np.int64)
-        moved = personal_level(nodes, pooled, pooled, self.held_by, alone)
+        moved = personal_level(nodes, own, pooled, pooled, self.held_by, nodes.lone)
         found = own, own, by_oneself(moved).level, own, everyone
         density = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
         weight = at_home(nodes, density, known.weights[None])
-        told = {"group": alone, "size": np.ones(1, np.int64), "nu": pooled.nu}
+        told = {"group": nodes.lone, "size": np.ones(1, np.int64), "nu": pooled.nu}
         return replace(self._weighed(nodes, known.units, found, density, weight), nodes=told)
 
     def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> np.ndarray:
@@ -228,9 +227,8 @@ class TrustThenPool(Conversation):
     def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
         """The groups as far as they pool: members of smaller ones, and others, are each alone."""
         small = (groups.size < self.smallest_group) | but
-        own = (nodes.hashes >> np.uint64(1)).astype(np.int64)
         return Groups(
-            np.where(small, own, groups.label),
+            np.where(small, nodes.lone, groups.label),
             np.where(small, 1, groups.size),
             np.where(small, 0, groups.rank),
         )
