@@ -199,7 +199,7 @@ def choice(content: dict[str, Any]) -> str:
     """What each number of components was worth; empty where it was given."""
     history = content["history"]
     tried, worth = history.get("k", []), history.get("worth", [])
-    return _over_rounds("worth of each number of components", tried, worth, "up", "components")
+    return _over_rounds("what each k was worth", tried, worth, "up", "components")
 
 
 def _over_rounds(
