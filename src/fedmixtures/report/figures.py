@@ -74,6 +74,7 @@ def levels(content: dict[str, Any], width: Number = WIDTH) -> str:
     names, weights = found["names"], np.array(found["weights"])
     order = in_order(-weights[:, 0], scale=1.0)
     step, height = width / len(order), 64.0
+    wide = number(max(step - 1.0, 0.85 * step))
     body = []
     for place, i in enumerate(order):
         words = ", ".join(
@@ -84,7 +85,7 @@ def levels(content: dict[str, Any], width: Number = WIDTH) -> str:
         for level, share in enumerate(weights[i]):
             parts.append(
                 f'<rect class="c{level % N_COLOURS}" x="{number(place * step)}" y="{number(top)}" '
-                f'width="{number(max(step - 1.0, 0.85 * step))}" height="{number(height * share)}"/>'
+                f'width="{wide}" height="{number(height * share)}"/>'
             )
             top += height * share
         name = escape(f"{content['nodes']['label'][i]}: {words}")
