@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rows", nargs="+", help="only these rows of the experiments")
     parser.add_argument("--output")
     parser.add_argument("--tables", help="folder of CSV files for the experiments real and gaps")
     given = vars(parser.parse_args())

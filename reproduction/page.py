@@ -53,6 +53,8 @@ def command(result: Result) -> str:
     shortened = known and own == load(own.name).quickened()
     if shortened and (n == QUICK_SEEDS or (n == own.n_seeds and own != load(own.name))):
         how = " --quick"
+    elif known and len(own.rows) < len(load(own.name).rows):
+        how += f" --rows {' '.join(row.name for row in own.rows)}"
     return f"python -m reproduction {own.name}{how}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +24,7 @@ def run(
     seeds: int | None = None,
     jobs: int | None = None,
     quick: bool = False,
+    rows: Sequence[str] | None = None,
     output: str | Path | None = None,
     tables: str | Path | None = None,
     progress: Progress | None = None,
@@ -40,6 +42,8 @@ def run(
         Worker processes of one thread each; None takes one per core, 0 computes in this process.
     quick
         A first look: three seeds, without what takes longest (``[quick]`` of a configuration).
+    rows
+        Names of rows, where not all are wanted.
     output
         Where results go; None is ``results``, and ``results/quick`` for a first look. What was
         computed is kept in ``cells.jsonl`` there, and not again.
@@ -52,6 +56,8 @@ def run(
     experiments = [load(name) for name in _names(names)]
     if quick:
         experiments = [experiment.quickened() for experiment in experiments]
+    if rows is not None:
+        experiments = [_only(experiment, rows) for experiment in experiments]
     for name, value, least in (("seeds", seeds, 1), ("jobs", jobs, 0)):
         if value is not None and value < least:
             raise ValueError(f"`{name}` is {value}. Give a whole number of at least {least}.")
@@ -87,6 +93,14 @@ def seeds_of(experiment: Experiment, wanted: int | None) -> range:
     """The seeds of a run: as many as wanted, unless there is but one."""
     n = 1 if experiment.n_seeds == 1 else wanted or experiment.n_seeds
     return range(experiment.first_seed, experiment.first_seed + n)
+
+
+def _only(experiment: Experiment, names: Sequence[str]) -> Experiment:
+    """The experiment with some of its rows."""
+    known = [row.name for row in experiment.rows]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"`rows` names {unknown[0]!r}. {experiment.name} has {', '.join(known)}.")
+    return replace(experiment, rows=[row for row in experiment.rows if row.name in names])
 
 
 def kind(experiment: Experiment) -> ModuleType:

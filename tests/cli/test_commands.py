@@ -182,7 +182,7 @@ def test_components_by_node_and_by_bic(run, files):
     page = (files / "auto" / "report.html").read_text()
     assert len(config["curve"]) > 1
     assert "How many components" in page
-    assert "worth of each number of components" in page
+    assert "what each k was worth" in page
     assert "How many components" not in (files / "own" / "report.html").read_text()
 
 

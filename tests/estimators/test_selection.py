@@ -48,6 +48,9 @@ def test_with_levels_one_number_for_all_is_chosen_by_rows_that_fits_had_not_seen
     assert found.bic is None
     curve = found.curve
     assert curve[3] > curve[1] + 0.1
+    monkeypatch.setattr(selection, "WORTH", 1e4)  # more than two components more can add
+    found = select_components(X, nodes, candidates=(3, 1), method=method, network=network)
+    assert found.n_components == {"a": 1, "b": 1}
     # In the units of the rows: near the log-density that the rows have.
     model = NetworkGaussianMixture(3, graph="full", method=method, random_state=0)
     scores = model.fit(X, nodes=nodes).score_samples(X, nodes)

@@ -9,11 +9,12 @@ from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
 from fedmixtures.mixture.covariance_types import is_of_type
 from helpers import assert_close
 
-COUPLINGS = [
-    (Euclidean(), "full"),
+COUPLINGS = [  # one in `make test`, all in `make slow`
     (MMD(), "full"),
-    (MMD(), "tied"),
-    (KL(n_samples=20), "full"),
+    *(
+        pytest.param(*one, marks=pytest.mark.slow)
+        for one in ((Euclidean(), "full"), (MMD(), "tied"), (KL(n_samples=20), "full"))
+    ),
 ]
 
 

@@ -152,7 +152,10 @@ def test_levels_say_who_is_relied_on(found):
     )
     page = render(build_content(dataclasses.replace(found, levels=levels)), static=True)
     assert "Whom nodes rely on" in page
-    assert "75%" in page
+    assert "own 25%, everyone 75%" in page
+    picture = page[page.index('class="levels"') :].split("</svg>")[0]
+    assert picture.count("<g data-node") == n
+    assert picture.count('height="48"') == n  # three quarters of 64
     alone = dataclasses.replace(levels, weights=np.tile([1.0, 0.0], (n, 1)))
     content = build_content(dataclasses.replace(found, levels=alone))
     assert "Nobody listened to anybody" in headline(content)

@@ -26,6 +26,8 @@ from fedmixtures.mixture.covariance_types import n_parameters
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 PATIENCE = 2
 """Numbers of components above the best so far that are tried."""
+WORTH = 5.0
+"""What more components must add to the log-density of all rows together, in nats."""
 LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)
 """Tried one by one while the largest so far is the best."""
 
@@ -213,8 +215,8 @@ def select_components(
 
     Where the method has levels (Trust-then-Pool), it is fitted with every number, one for all
     nodes, and judged by the log-density of rows that the fits have not seen: of the levels, weighed
-    as rows come (`Levels.prequential`), nodes counting alike. Two numbers in a row that are worse
-    than the best end the search.
+    as rows come (`Levels.prequential`). Two numbers in a row that are worse than the best end the
+    search; taken is the smallest that is within five nats, over all rows, of the best.
 
     For other methods, $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + p \ln m_i$ with p free
     parameters, for mixtures of the method's covariance type that each node fits alone. Where
@@ -270,7 +272,8 @@ def _by_levels(
 ) -> ComponentSelection:
     """One number for all nodes, by what levels say of rows that their fits have not seen."""
     scores: list[np.ndarray] = []
-    best, labels = 0, ()
+    totals: list[float] = []
+    labels: tuple[Label, ...] = ()
     for k in candidates:
         if on_fit is not None:
             on_fit(k)
@@ -284,13 +287,12 @@ def _by_levels(
         loss = levels.prequential / rows[:, None]
         in_users_units = levels.evidence[:, 0] + loss[:, 1]  # of one level, both ways
         scores.append(in_users_units - loss[:, 0])
-        best = int(first_greatest(np.array([each.mean() for each in scores]), scale=1.0))
-        if len(scores) > best + PATIENCE:
+        totals.append(float(rows @ scores[-1]))
+        if len(totals) > int(np.argmax(np.round(totals, 6))) + PATIENCE:
             break
-    tried = tuple(candidates[: len(scores)])
-    return ComponentSelection(
-        dict.fromkeys(labels, tried[best]), tried, scores=np.stack(scores, axis=1)
-    )
+    tried = tuple(candidates[: len(totals)])
+    chosen = min(k for k, one in zip(tried, totals, strict=True) if one >= max(totals) - WORTH)
+    return ComponentSelection(dict.fromkeys(labels, chosen), tried, scores=np.stack(scores, axis=1))
 
 
 def _may_differ(method: Any, data: NodeData, network: Network | None) -> bool:

@@ -63,6 +63,37 @@ def by_gain(content: dict[str, Any]) -> list[int]:
     return ranked + [i for i, gain in enumerate(gains) if gain is None]
 
 
+def levels(content: dict[str, Any], width: Number = WIDTH) -> str:
+    """How much every node learned from itself and from others: a column per node, levels stacked.
+
+    Nodes stand from the one that relies most on itself to the one that relies least.
+    """
+    found = content["levels"]
+    if found is None:
+        return ""
+    names, weights = found["names"], np.array(found["weights"])
+    order = in_order(-weights[:, 0], scale=1.0)
+    step, height = width / len(order), 64.0
+    wide = number(max(step - 1.0, 0.85 * step))
+    body = []
+    for place, i in enumerate(order):
+        words = ", ".join(
+            f"{name} {share:.0%}" for name, share in zip(names, weights[i], strict=True)
+        )
+        top = 0.0
+        parts = []
+        for level, share in enumerate(weights[i]):
+            parts.append(
+                f'<rect class="c{level % N_COLOURS}" x="{number(place * step)}" y="{number(top)}" '
+                f'width="{wide}" height="{number(height * share)}"/>'
+            )
+            top += height * share
+        name = escape(f"{content['nodes']['label'][i]}: {words}")
+        body.append(f'<g data-node="{i}"><title>{name}</title>{"".join(parts)}</g>')
+    title = "How much every node relies on each level"
+    return figure(width, height, title, "".join(body), "levels")
+
+
 def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
     nodes, css = content["nodes"], gain_classes(content)
     columns = {name: [nodes[name][i] for i in order] for name in ("local", "network", "pooled")}
@@ -199,7 +230,7 @@ def choice(content: dict[str, Any]) -> str:
     """What each number of components was worth; empty where it was given."""
     history = content["history"]
     tried, worth = history.get("k", []), history.get("worth", [])
-    return _over_rounds("worth of each number of components", tried, worth, "up", "components")
+    return _over_rounds("what each k was worth", tried, worth, "up", "components")
 
 
 def _over_rounds(

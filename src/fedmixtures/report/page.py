@@ -43,6 +43,7 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         story=story(content),
         gains=figures.gains(content),
         gains_narrow=figures.gains(content, NARROW),
+        levels=figures.levels(content),
         network=figures.network(content, interactive=not static),
         charts=[chart for chart in figures.convergence(content) if chart],
         choice=figures.choice(content),
