@@ -51,3 +51,12 @@ def shared_start(alike):
     means = alike.truth[0] + 0.7
     start = Mixture(np.array([0.5, 0.3, 0.2]), means, np.tile(1.5 * np.eye(2), (3, 1, 1)))
     return dict.fromkeys(alike.data.labels, start)
+
+
+@pytest.fixture(scope="module")
+def gaps():
+    """A scenario, and its rows with three of ten cells missing."""
+    scenario = shifted_blocks(n_blocks=2, nodes_per_block=3, n_components=2, n_train=60, seed=5)
+    missing = np.random.default_rng(0).random(scenario.X.shape) < 0.3
+    missing[missing.all(1), 0] = False
+    return scenario, np.where(missing, np.nan, scenario.X)

@@ -4,18 +4,9 @@ import numpy as np
 import pytest
 
 import fedmixtures as fm
-from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solve import solve
 from fedmixtures.methods.registry import METHODS
-
-
-@pytest.fixture(scope="module")
-def case():
-    scenario = shifted_blocks(n_blocks=2, nodes_per_block=3, n_components=2, n_train=60, seed=5)
-    missing = np.random.default_rng(0).random(scenario.X.shape) < 0.3
-    missing[missing.all(1), 0] = False
-    return scenario, np.where(missing, np.nan, scenario.X)
 
 
 @pytest.mark.parametrize(
@@ -23,8 +14,8 @@ def case():
     [fm.Local(prior=fm.ShapePrior(), engine="jax"), fm.GTVMin(), fm.FedEM(), fm.FedGEM()],
     ids=lambda method: type(method).__name__,
 )
-def test_gaps_cost_little_and_filling_them_costs_much(method, case):
-    scenario, X = case
+def test_gaps_cost_little_and_filling_them_costs_much(method, gaps):
+    scenario, X = gaps
 
     def score(X):
         model = fm.NetworkGaussianMixture(2, graph="full", method=method, random_state=0)
@@ -36,9 +27,9 @@ def test_gaps_cost_little_and_filling_them_costs_much(method, case):
     assert found > score(np.where(np.isnan(X), np.nanmean(X, 0), X)) + 0.1
 
 
-def test_local_em_raises_the_likelihood_of_what_is_there_to_a_fixed_point(case):
+def test_local_em_raises_the_likelihood_of_what_is_there_to_a_fixed_point(gaps):
     """At the end the mean of a single Gaussian solves the likelihood equation row by row."""
-    _, X = case
+    _, X = gaps
     local = fm.Local(n_init=1, engine="jax", tol=1e-12, max_iter=2000, reg_covar=0.0)
     model = fm.NetworkGaussianMixture(1, method=local).fit(X[:60])
     mean, spread = model.means_[0], model.covariances_[0]
@@ -50,9 +41,9 @@ def test_local_em_raises_the_likelihood_of_what_is_there_to_a_fixed_point(case):
     np.testing.assert_allclose(slope, 0.0, atol=1e-4)
 
 
-def test_a_column_that_nobody_else_has_told_comes_from_the_network(case):
+def test_a_column_that_nobody_else_has_told_comes_from_the_network(gaps):
     """Local has nobody to borrow from: the start is all it has, and it stays a density."""
-    scenario, _ = case
+    scenario, _ = gaps
     X = scenario.X.copy()
     X[scenario.nodes == 1, 1] = np.nan
     model = fm.NetworkGaussianMixture(2, method="local", random_state=0).fit(
@@ -65,7 +56,7 @@ def test_a_column_that_nobody_else_has_told_comes_from_the_network(case):
     assert variance[1] > 0.01 * np.nanvar(X[:, 1])
 
 
-def test_methods_that_cannot_say_so_before_they_start_and_name_those_that_can(case):
+def test_methods_that_cannot_say_so_before_they_start_and_name_those_that_can(gaps):
     X = np.array([[0.0, 1], [np.nan, 2], [3, 4]])
     able = [name for name, make in METHODS.items() if make().fits_gaps]
     assert {"trust", "local", "centralized", "gtv-mmd", "fedem"} <= set(able) < set(METHODS)

@@ -189,9 +189,9 @@ def tile_statistics(
 ) -> Statistics:
     """`moments.plain_statistics` of fits to standardised rows, each of several tiles, summed.
 
-    `owner` (tiles,), sorted, is the number of the fit. Forms that compile quickly; nanoseconds per
-    row and component, by the definition / `rows_last` / `by_products`: two features 37 / 5 / 10,
-    four 26 / 7 / 12, eight 31 / 16 / 17, twelve 56 / - / 31, twenty 149 / - / 174.
+    `owner` (tiles,), sorted, is the number of the fit. Forms that compile quickly: `rows_last` was
+    fastest up to four features, `by_products` from five to about a dozen, the definition at twenty
+    (one look on a busy machine, which no benchmark repeats).
     """
     if tiles.products is not None:
         return likelihood.by_products(theta, tiles.products, row_weights, owner)

@@ -5,15 +5,6 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import fedmixtures as fm
-from fedmixtures.data import shifted_blocks
-
-
-@pytest.fixture(scope="module")
-def gaps():
-    scenario = shifted_blocks(n_blocks=2, nodes_per_block=3, n_components=2, n_train=60, seed=5)
-    missing = np.random.default_rng(0).random(scenario.X.shape) < 0.3
-    missing[missing.all(1), 0] = False
-    return scenario, np.where(missing, np.nan, scenario.X)
 
 
 def fitted(X, nodes, **more):
