@@ -153,8 +153,8 @@ def test_a3_the_default_job_gives_no_row_away(tmp_path, monkeypatch):
     """Not even to the ideal reader, who would have most rows from exact sums."""
     play = Play(tmp_path, monkeypatch, 30, 2)
     released, exact = play.shares(), play.shares(gate=EXACT)
-    # Keys are drawn, and one row of sixty is a share of 0.017: a few by chance are no failure.
-    assert released["ideal"] < released["chance"] + 0.08
+    # Keys are drawn: in five runs the share was at most 0.011 above chance. Exact sums give half.
+    assert released["ideal"] < released["chance"] + 2 * SLACK
     assert exact["ideal"] > 0.5
 
 
