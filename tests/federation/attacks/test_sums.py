@@ -20,7 +20,7 @@ from fedmixtures.federation.node.budgets import BudgetSpent, ReleaseBudget
 from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.wire.message import MaskedShare, ModelRefused, encode_message
-from fedmixtures.methods.base import Connect, Conversation, Sum
+from fedmixtures.methods.conversation import Connect, Conversation, Sum
 from fedmixtures.mixture.moments import Statistics
 
 NAMES = ("aachen", "bergen", "cork")

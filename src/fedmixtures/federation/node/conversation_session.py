@@ -48,12 +48,12 @@ from fedmixtures.federation.wire.message import (
     decode_share,
     decode_whole,
 )
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Outcome
+from fedmixtures.methods.conversation import (
     Broadcast,
     Connect,
     Conversation,
     Groups,
-    Outcome,
     PerNeighbour,
     Request,
     Sum,

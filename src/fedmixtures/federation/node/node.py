@@ -30,7 +30,7 @@ from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, i
 from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
-from fedmixtures.methods.base import Conversation
+from fedmixtures.methods.conversation import Conversation
 from fedmixtures.mixture.precision import double
 
 MAX_SESSIONS = 2

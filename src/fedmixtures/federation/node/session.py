@@ -32,8 +32,8 @@ from fedmixtures.federation.wire.message import (
     encode_message,
 )
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.methods.base import Inbox
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.programs import Inbox
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import double
 
