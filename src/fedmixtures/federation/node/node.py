@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
@@ -158,6 +160,12 @@ class Node:
 
     def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
         program = program_of(job)
+        needs_whole = isinstance(program, Conversation) or job.privacy is not None
+        if needs_whole and np.isnan(self.support.rows).any():
+            raise JobRefused(
+                f"site {self.name!r} has rows with missing cells, and between sites these are "
+                "fitted by GTVMin without differential privacy alone: fill them, or leave them out"
+            )
         if isinstance(program, Conversation):
             gate = self.config.gate
             session = ConversationSession(job, self.name, self.support, folder, program, gate)
