@@ -18,8 +18,9 @@ from fedmixtures.engine.run.watch import FAR, Progress
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status
 from fedmixtures.engine.solve import solve
 from fedmixtures.kernels.compiling import jit_in_order
-from fedmixtures.methods.base import Method, NodeProgram
+from fedmixtures.methods.base import Method
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.registry import METHODS
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet

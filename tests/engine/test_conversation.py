@@ -8,12 +8,12 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import conversation_block, node_block
 from fedmixtures.engine.run.conversation import InProcess, converse
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Outcome
+from fedmixtures.methods.conversation import (
     Block,
     Broadcast,
     Connect,
     Conversation,
-    Outcome,
     PerNeighbour,
     Sum,
 )

@@ -11,7 +11,7 @@ from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring
 from fedmixtures.kernels import dispatch
-from fedmixtures.methods.base import Info, NodeProgram, Outgoing
+from fedmixtures.methods.programs import Info, NodeProgram, Outgoing
 
 
 class Letters(NodeProgram):

@@ -21,7 +21,9 @@ from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
-from fedmixtures.methods.base import Conversation, HubProgram, Method, OneShot
+from fedmixtures.methods.base import Method, OneShot
+from fedmixtures.methods.conversation import Conversation
+from fedmixtures.methods.programs import HubProgram
 from fedmixtures.methods.registry import check_gaps, method_named
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.mixture import Mixture

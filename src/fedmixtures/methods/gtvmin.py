@@ -34,8 +34,15 @@ from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import nll_and_gradient, statistics
-from fedmixtures.methods.base import (
-    Backtracking,
+from fedmixtures.methods.base import Backtracking
+from fedmixtures.methods.em_steps import (
+    Pseudorows,
+    descend,
+    em_direction,
+    local_loss,
+    loss_of_statistics,
+)
+from fedmixtures.methods.programs import (
     Inbox,
     Info,
     Keys,
@@ -43,13 +50,6 @@ from fedmixtures.methods.base import (
     NodeRows,
     Outgoing,
     squared_distance,
-)
-from fedmixtures.methods.em_steps import (
-    Pseudorows,
-    descend,
-    em_direction,
-    local_loss,
-    loss_of_statistics,
 )
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet

@@ -12,7 +12,7 @@ from fedmixtures.engine.layout.blocks import conversation_block, node_block
 from fedmixtures.engine.run.conversation import InProcess, converse
 from fedmixtures.graph.convert import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
-from fedmixtures.methods.base import Groups
+from fedmixtures.methods.conversation import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released

@@ -24,7 +24,7 @@ from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import rounded_up
-from fedmixtures.methods.base import Block
+from fedmixtures.methods.conversation import Block
 from fedmixtures.mixture.mixture import Mixture
 
 GROUP_OVERHEAD = 25_000.0

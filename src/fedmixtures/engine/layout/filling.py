@@ -11,7 +11,7 @@ import numpy as np
 from fedmixtures.data.gaps import with_gaps
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.slots import Slots
-from fedmixtures.methods.base import NodeRows
+from fedmixtures.methods.programs import NodeRows
 
 AT_ONCE = 4096
 """Nodes whose rows are copied together: what lies beside the tables themselves stays small."""

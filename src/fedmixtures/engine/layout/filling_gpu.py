@@ -20,7 +20,7 @@ from fedmixtures.engine.layout.filling import Group, Plan
 from fedmixtures.engine.layout.slots import mixed, ranks
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.methods.base import NodeRows
+from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.precision import double
 
 

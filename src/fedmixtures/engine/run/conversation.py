@@ -23,14 +23,13 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 from fedmixtures.engine.run.accounts import by_edge
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import (
-    Account,
+from fedmixtures.methods.base import Account, Outcome
+from fedmixtures.methods.conversation import (
     Block,
     Broadcast,
     Connect,
     Conversation,
     Groups,
-    Outcome,
     PerNeighbour,
     Request,
     Sum,

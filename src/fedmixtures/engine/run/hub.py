@@ -17,7 +17,7 @@ from fedmixtures.engine.run.runner import (
 )
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.kernels.compiling import jit_in_order
-from fedmixtures.methods.base import HubProgram
+from fedmixtures.methods.programs import HubProgram
 from fedmixtures.mixture.mixture import Mixture
 
 HubStates = tuple[tuple[Any, ...], Any]

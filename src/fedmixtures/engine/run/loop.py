@@ -24,7 +24,8 @@ from fedmixtures.engine.run.sharded import DeviceRunner
 from fedmixtures.engine.run.watch import Progress, Trace, Trouble
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info, Meeting, Method
+from fedmixtures.methods.base import Method, Participants
+from fedmixtures.methods.programs import HubProgram, Info
 from fedmixtures.mixture.mixture import Mixture
 
 CHUNK_CELLS = 200_000
@@ -69,7 +70,9 @@ class Run:
         self.runner = self._runner()
         self.layout = self.runner.layout
         rows, degree = data.total_weights(), network.degree
-        self.prepared = program.prepare(theta, Meeting(data.labels, rows, degree, options.seed))
+        self.prepared = program.prepare(
+            theta, Participants(data.labels, rows, degree, options.seed)
+        )
         self.initial = self.runner.start(self.program, self.prepared)
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         often = LOOK_EVERY if options.tol > 0 else longest

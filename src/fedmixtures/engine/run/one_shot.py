@@ -15,7 +15,8 @@ from fedmixtures.engine.layout.blocks import conversation_block
 from fedmixtures.engine.run.conversation import InProcess, account_of_block, converse
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Account, Conversation, OneShot, Outcome
+from fedmixtures.methods.base import Account, OneShot, Outcome
+from fedmixtures.methods.conversation import Conversation
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.precision import precision
 

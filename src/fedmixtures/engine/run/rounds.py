@@ -21,7 +21,7 @@ from fedmixtures.engine.run.runner import (
 )
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeProgram
+from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram
 
 States = tuple[Any, ...]
 

@@ -15,7 +15,8 @@ from fedmixtures.engine.layout.blocks import Layout, on_host
 from fedmixtures.engine.layout.filling import Group
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Account, HubProgram, Info, Method, NodeProgram, Prepared
+from fedmixtures.methods.base import Account, Method, Prepared
+from fedmixtures.methods.programs import HubProgram, Info, NodeProgram
 from fedmixtures.mixture.mixture import Mixture
 
 BlockGroups = tuple[Group, ...]

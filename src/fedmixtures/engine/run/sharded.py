@@ -20,7 +20,7 @@ from fedmixtures.engine.layout.shards import AXIS, ShardedLayout
 from fedmixtures.engine.run import rounds
 from fedmixtures.engine.run.rounds import NeighbourRunner
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.methods.base import NodeProgram
+from fedmixtures.methods.programs import NodeProgram
 
 BLOCKS, EVERYWHERE, RECORD = Spec(AXIS), Spec(), Spec(None, AXIS)
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedmixtures._ties import first_greatest, first_least
 from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.engine.solution import History
-from fedmixtures.methods.base import Info
+from fedmixtures.methods.programs import Info
 from fedmixtures.mixture.mixture import Mixture
 
 FAR = 10.0

@@ -26,19 +26,17 @@ from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Participants, Prepared
+from fedmixtures.methods.compared.pooling import check_em, like, weights_of
+from fedmixtures.methods.programs import (
     Inbox,
     Info,
     Keys,
-    Meeting,
     NodeProgram,
     NodeRows,
     Outgoing,
-    Prepared,
-    shown,
     squared_distance,
 )
-from fedmixtures.methods.compared.pooling import check_em, like, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
@@ -119,14 +117,14 @@ class ConsensusEM(NodeProgram):
                 f"filter is stable below 1 / (1 + 2 degree) = {1 / reach:.3g}. Lower eps."
             )
 
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """A shared start is one node's, told from neighbour to neighbour."""
         if self.init == "local":
             return Prepared(theta)
-        first = int(meeting.order[0])
+        first = int(participants.order[0])
         same = jax.tree.map(lambda p: np.broadcast_to(p[first], p.shape), theta)
         numbers = sum(part[0].size for part in theta.parts)
-        return Prepared(same, sent=meeting.degree * numbers)
+        return Prepared(same, sent=participants.degree * numbers)
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> FilterState:
         """The filter begins at the first E-step."""
@@ -149,7 +147,7 @@ class ConsensusEM(NodeProgram):
         theta = self._m_step(state.theta, mixed, data)
         own, loss = _e_step(theta, data)
         after = FilterState(theta, own, mixed, loss)
-        return after, shown(state.loss, squared_distance(state.theta, theta))
+        return after, Info.without_pull(state.loss, squared_distance(state.theta, theta))
 
     def result(self, state: FilterState, data: NodeRows) -> Mixture:
         """The parameters of the last M-step."""

@@ -22,17 +22,15 @@ from fedmixtures import _checks
 from fedmixtures._types import PerNode
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Participants, Prepared
+from fedmixtures.methods.compared.pooling import check_em, clustered_start, losses, weights_of
+from fedmixtures.methods.programs import (
     HubProgram,
     Info,
-    Meeting,
     NodeRows,
-    Prepared,
     counts,
-    shown,
     squared_distance,
 )
-from fedmixtures.methods.compared.pooling import check_em, clustered_start, losses, weights_of
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -74,9 +72,9 @@ class FedEM(HubProgram):
         del network
         _checks.same_components("FedEM", n_components)
 
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send centres and covariances, the hub one start for all."""
-        start = clustered_start(theta, meeting)
+        start = clustered_start(theta, participants)
         numbers = start.means.size + start.covariances.size
         return Prepared(theta, start, start, sent=numbers, received=numbers)
 
@@ -109,7 +107,7 @@ class FedEM(HubProgram):
         """Own weights from the own E-step, components from the hub."""
         means, covariances = (jnp.broadcast_to(p[None], (len(kept.mass), *p.shape)) for p in reply)
         after = Mixture(weights_of(kept.mass, self.prior), means, covariances)
-        return after, shown(losses(kept, data), squared_distance(state, after))
+        return after, Info.without_pull(losses(kept, data), squared_distance(state, after))
 
     def result(self, state: Mixture, data: NodeRows) -> Mixture:
         """The mixtures are the state."""

@@ -35,21 +35,14 @@ from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import (
-    HubProgram,
-    Info,
-    Meeting,
-    NodeRows,
-    Prepared,
-    shown,
-    squared_distance,
-)
+from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import (
     aligned_start,
     check_prior,
     clustered_start,
     weights_of,
 )
+from fedmixtures.methods.programs import HubProgram, Info, NodeRows, squared_distance
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
@@ -125,15 +118,15 @@ class FedGrEM(HubProgram):
         del network
         _checks.same_components("FedGrEM", n_components)
 
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send their start (and their number of rows); the hub sends it back, numbered."""
         n, k, d = theta.means.shape
         if self.init == "shared":
-            one = clustered_start(theta, meeting)
+            one = clustered_start(theta, participants)
             begun = jax.tree.map(lambda new, old: np.broadcast_to(new, old.shape), one, theta)
             sent = received = k * (d + d * d)
         else:
-            begun = aligned_start(theta, meeting, self.n_orders)
+            begun = aligned_start(theta, participants, self.n_orders)
             sent, received = k * d, k  # centres there, the new numbers of components back
         growth = np.sqrt(d + np.log(n))
         return Prepared(begun, None, (np.ones(()), growth), sent + 1, received)
@@ -172,7 +165,7 @@ class FedGrEM(HubProgram):
         covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
         theta = Mixture(weights, means, covariances)
         after = Shrunk(theta, state.start_weights)
-        return after, shown(loss, squared_distance(state.theta, theta))
+        return after, Info.without_pull(loss, squared_distance(state.theta, theta))
 
     def result(self, state: Shrunk, data: NodeRows) -> Mixture:
         """The node's own mixture."""

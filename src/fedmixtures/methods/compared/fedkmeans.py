@@ -20,17 +20,15 @@ from fedmixtures._ties import first_least
 from fedmixtures._types import Array, Means, NodeKeys, PerNode, PerSlot
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.cpu.matching import best_matching
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Method, Participants, Prepared
+from fedmixtures.methods.programs import (
     HubProgram,
     Inbox,
     Info,
     Keys,
-    Meeting,
-    Method,
     NodeProgram,
     NodeRows,
     Outgoing,
-    Prepared,
 )
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
@@ -132,9 +130,9 @@ class HubKMeans(HubProgram):
 
     warm_start: bool = True
 
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """The numbering is that of one node, whose centres the hub receives in round one anyway."""
-        return Prepared(theta, hub_state=theta.means[meeting.order[0]], sent=1)
+        return Prepared(theta, hub_state=theta.means[participants.order[0]], sent=1)
 
     def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Centres:
         """The centres of local k-means."""
@@ -209,5 +207,4 @@ def mean_squared_distance(centres: Means, data: NodeRows) -> PerNode:
 
 def _info(before: Centres, after: Centres, data: NodeRows) -> Info:
     moved = jnp.square(after.averaged - before.averaged).sum((-1, -2))
-    nothing = jnp.zeros_like(moved)
-    return Info(mean_squared_distance(before.averaged, data), nothing, moved, nothing)
+    return Info.without_pull(mean_squared_distance(before.averaged, data), moved)

@@ -18,9 +18,9 @@ from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
 from fedmixtures.kernels.dispatch import log_joints, statistics
-from fedmixtures.methods.base import Block, Conversation
 from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.methods.compared.pooling import check_em
+from fedmixtures.methods.conversation import Block, Conversation
 from fedmixtures.mixture import em
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.em import EMPTY, ShapePrior

@@ -21,17 +21,15 @@ from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Array, PerNode
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Participants, Prepared
+from fedmixtures.methods.compared.pooling import check_em, like, losses, weights_of
+from fedmixtures.methods.programs import (
     HubProgram,
     Info,
-    Meeting,
     NodeRows,
-    Prepared,
     counts,
-    shown,
     squared_distance,
 )
-from fedmixtures.methods.compared.pooling import check_em, like, losses, weights_of
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -123,13 +121,13 @@ class IFCA(HubProgram):
             )
         return self.n_groups
 
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """The hub asks random nodes for their mixtures and sends them to all."""
-        groups = self._groups(len(meeting.labels))
-        rng = np.random.default_rng(meeting.seed)
-        n, shape = len(meeting.labels), (self.restarts, groups)
+        groups = self._groups(len(participants.labels))
+        rng = np.random.default_rng(participants.seed)
+        n, shape = len(participants.labels), (self.restarts, groups)
         drawn = [rng.permutation(n)[:groups] for _ in range(self.restarts)]
-        chosen = meeting.order[np.concatenate(drawn)]
+        chosen = participants.order[np.concatenate(drawn)]
         models = jax.tree.map(lambda part: part.reshape(*shape, *part.shape[1:]), theta.at(chosen))
         one = sum(part[0].size for part in theta.parts)
         sent = one * np.isin(np.arange(n), chosen)
@@ -182,7 +180,7 @@ class IFCA(HubProgram):
             lambda part: _restart(_pick(part, kept.group), state.best), candidates.models
         )
         moved = squared_distance(at_best(state), at_best(after))
-        return after, shown(_restart(kept.loss, state.best), moved)
+        return after, Info.without_pull(_restart(kept.loss, state.best), moved)
 
     def result(self, state: Candidates, data: NodeRows) -> Mixture:
         """The mixture of the node's group in the best restart."""

@@ -11,7 +11,8 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least, first_matching
 from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.init.kmeans import tightest_clustering
-from fedmixtures.methods.base import Meeting, NodeRows
+from fedmixtures.methods.base import Participants
+from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -78,18 +79,18 @@ def moment_match(
     return total, mean, summed(share[:, None, None] * within, index, size)
 
 
-def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
+def clustered_start(theta: Mixture, participants: Participants) -> Mixture:
     """One mixture for all: k-means of all nodes' centres, equal weights, the mean covariance."""
     k, d = theta.n_components, theta.n_features
-    centres = theta.means[meeting.order].reshape(-1, d)
+    centres = theta.means[participants.order].reshape(-1, d)
     with threadpool_limits(1):
-        cluster = tightest_clustering(centres, None, k, N_INIT, meeting.seed)
+        cluster = tightest_clustering(centres, None, k, N_INIT, participants.seed)
     means = np.stack([centres[cluster == c].mean(0) for c in range(k)])
     covariance = theta.covariances.reshape(-1, d, d).mean(0)
     return Mixture(np.full(k, 1 / k), means, np.broadcast_to(covariance, (k, d, d)))
 
 
-def aligned_start(theta: Mixture, meeting: Meeting, n_orders: int = 50) -> Mixture:
+def aligned_start(theta: Mixture, participants: Participants, n_orders: int = 50) -> Mixture:
     """Every node's components in one numbering, close to the best by summed distances of means.
 
     Greedy, as in FedGrEM's code: nodes are placed one at a time in a random order, each numbered so
@@ -97,9 +98,9 @@ def aligned_start(theta: Mixture, meeting: Meeting, n_orders: int = 50) -> Mixtu
     before; of `n_orders` random orders the best is kept. (The code tries all permutations; the
     assignment problem finds the same one.)
     """
-    rng = np.random.default_rng(meeting.seed)
+    rng = np.random.default_rng(participants.seed)
     n, k = theta.means.shape[:2]
-    by_label = meeting.order
+    by_label = participants.order
     means = np.asarray(theta.means)[by_label]
     orders = np.tile(np.arange(k), (n, 1))
     if n > 1 and k > 1:
