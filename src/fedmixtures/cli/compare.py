@@ -62,8 +62,8 @@ def compare(
     repeats
         Splits to draw; each is used by all methods.
     standardize
-        Divide every feature by its standard deviation over all nodes' training rows. By default for
-        the couplings (gtv-...) alone; likelihoods are in your units in any case.
+        Divide every feature by its standard deviation over all nodes' training rows. By default as
+        for `fedmixtures fit`; likelihoods are in your units in any case.
     allow_isolated
         Accept nodes that no edge names.
     delimiter
@@ -142,9 +142,11 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
 
 def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
+    from fedmixtures.cli.prepare import standardizes
+
     try:
         method = _method(name, settings)
-        task = task.fitted_by(method, settings.standardizes(method))
+        task = task.fitted_by(method, standardizes(settings, method, task.data))
         return _fit(task, settings, name, repeat)
     except (ValueError, ArithmeticError) as error:
         notes = [f"{name} failed in repeat {repeat + 1}: {error}"]

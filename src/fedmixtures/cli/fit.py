@@ -82,8 +82,9 @@ def fit(
         then cannot say whether neighbours helped.
     standardize
         Divide every feature by its standard deviation over all nodes' rows, for the fit alone: the
-        model and all that is shown are in your units. On for the couplings (gtv-...), whose step
-        sizes are made for features of order one, unless --no-standardize; others do not need it.
+        model and all that is shown are in your units. Unless you say, only for the couplings
+        (gtv-...), whose step is made for features of order one, and only where a feature's spread
+        within nodes is below 0.5 or above 10; others do not need it.
     pooled
         Also fit one mixture of all rows, for comparison. Leave it out where rows may not be pooled.
     allow_isolated
@@ -148,7 +149,7 @@ def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
     from fedmixtures import _checks
     from fedmixtures.cli.console import hint_scale, say, understood
-    from fedmixtures.cli.prepare import choose_automatic, prepare
+    from fedmixtures.cli.prepare import choose_automatic, prepare, standardizes
     from fedmixtures.cli.settings import with_devices
     from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.estimators.rows import notes_on_columns
@@ -159,7 +160,8 @@ def _begin(settings: Any, out: Path) -> None:
     columns = settings.nodes, settings.features, settings.delimiter
     table = read_table(settings.data, *columns, gaps_ok=True)
     task = prepare(settings, table)
-    settings = dataclasses.replace(settings, standardize=settings.standardizes(task.method))
+    standardize = standardizes(settings, task.method, task.data)
+    settings = dataclasses.replace(settings, standardize=standardize)
     settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)

@@ -53,11 +53,6 @@ class FitSettings:
                 "less than 1."
             )
 
-    def standardizes(self, method: Any) -> bool:
-        """Whether this method sees standardised features: as asked, else where it has steps."""
-        asked = self.standardize
-        return hasattr(method, "learning_rate") if asked is None else asked
-
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
         config = asdict(self)
