@@ -18,7 +18,7 @@ from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.kernels.dispatch import nll_and_gradient
 from fedmixtures.mixture import density, sampling
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from helpers import (
     ANY_COUNTS,
     DISCREPANCIES,

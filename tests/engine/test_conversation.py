@@ -6,7 +6,7 @@ import pytest
 import fedmixtures as fm
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import conversation_block, node_block
-from fedmixtures.engine.run.conversation import InProcess, converse
+from fedmixtures.engine.run.once import InProcess, converse
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.conversation import (

@@ -8,20 +8,19 @@ import pytest
 
 from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.estimators.trust import Trust
 from fedmixtures.graph.convert import from_edges
-from fedmixtures.methods.base import Account, Levels
-from fedmixtures.report import edges, planes
+from fedmixtures.methods.base import Account, Levels, Trust
+from fedmixtures.report import network as networks
+from fedmixtures.report import planes
 from fedmixtures.report.content import build_content
-from fedmixtures.report.layout import positions
-from fedmixtures.report.page import embedded, render
+from fedmixtures.report.network import positions
+from fedmixtures.report.page import embedded, headline, render, story
 from fedmixtures.report.planes import matched_to_last
 from fedmixtures.report.scores import Scores
-from fedmixtures.report.words import headline, story
 
 
 def test_edges_carry_the_discrepancy_of_their_ends(found):
-    values = edges.edge_discrepancies(MMD(), found.theta, found.network)
+    values = networks.edge_discrepancies(MMD(), found.theta, found.network)
     mixtures = [found.theta.at(i) for i in range(9)]
     for value, a, b in zip(values, found.network.source, found.network.target, strict=True):
         assert value == pytest.approx(MMD().between(mixtures[a], mixtures[b]), rel=1e-9)
@@ -49,9 +48,9 @@ def test_trust_is_read_off_the_account_of_whatever_method(found):
 
 def test_one_bunch_of_discrepancies_makes_one_group():
     rng = np.random.default_rng(0)
-    assert edges.two_bunches(rng.normal(0, 1, 60)) is None
+    assert networks.two_bunches(rng.normal(0, 1, 60)) is None
     two = np.concatenate([rng.normal(0, 0.3, 30), rng.normal(5, 0.3, 30)])
-    assert 1.5 < edges.two_bunches(two) < 3.5
+    assert 1.5 < networks.two_bunches(two) < 3.5
 
 
 def test_scores_by_hand():
@@ -319,4 +318,4 @@ def test_rounding_makes_no_groups(found):
     """Nodes that share one mixture differ by nothing but rounding."""
     rng = np.random.default_rng(0)
     tiny = 10.0 ** rng.choice([-17.0, -14.5], found.network.n_edges)
-    assert edges.groups_by_gap(tiny, found.network)[1] is None
+    assert networks.groups_by_gap(tiny, found.network)[1] is None

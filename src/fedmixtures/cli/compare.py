@@ -178,7 +178,7 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
     from fedmixtures.estimators.scoring import log_densities
-    from fedmixtures.metrics.per_node import node_means
+    from fedmixtures.metrics import node_means
 
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -206,7 +206,7 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
 
     from fedmixtures._ties import first_greatest
     from fedmixtures.cli.console import console, short, size
-    from fedmixtures.metrics.summary import median_interval, paired_difference
+    from fedmixtures.metrics import median_interval, paired_difference
 
     def means(name: str) -> np.ndarray:
         per_node = [list(r["nodes"].values()) for r in results if r["method"] == name]

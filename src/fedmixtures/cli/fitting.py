@@ -26,7 +26,6 @@ from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.reporting import findings_of
 from fedmixtures.estimators.resolve import resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
-from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -36,14 +35,15 @@ from fedmixtures.io.runs import (
     REPORT,
     SNAPSHOTS,
     RunFolder,
+    read_checkpoint,
     write_assignments,
+    write_checkpoint,
     write_text,
 )
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.page import render
+from fedmixtures.report.page import headline, render
 from fedmixtures.report.scores import Scores
-from fedmixtures.report.words import headline
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""

@@ -12,22 +12,21 @@ from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import without_edges
-from fedmixtures.engine.run.cache import compilation_cache
-from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.engine.run.loop import Options, Run
-from fedmixtures.engine.run.one_shot import fit_by_conversation, fit_once
-from fedmixtures.engine.run.watch import Progress
+from fedmixtures.engine.run.once import fit_by_conversation, fit_once
+from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Method, OneShot
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.programs import HubProgram
 from fedmixtures.methods.registry import check_gaps, method_named
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import precision
 
 
 def solve(

@@ -15,18 +15,17 @@ from sklearn.utils.validation import check_is_fitted
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.run.watch import Progress
+from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.newcomers import joined, unknown
-from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.rows import warn_of_columns
 from fedmixtures.estimators.scoring import NodeScores
-from fedmixtures.estimators.trust import Trust
-from fedmixtures.estimators.verbose import Teller
+from fedmixtures.estimators.sklearn_api import NestedParameters
 from fedmixtures.graph.network import Network
-from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
+from fedmixtures.io.runs import read_checkpoint, write_checkpoint
+from fedmixtures.methods.base import Trust
 
 
 class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEstimator):

@@ -16,11 +16,10 @@ from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.baselines import listens, own_data_only, own_level
 from fedmixtures.estimators.scoring import log_densities, mixture_at
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.layout import positions
-from fedmixtures.report.page import render
+from fedmixtures.report.network import positions
+from fedmixtures.report.page import render, size
 from fedmixtures.report.scores import Scores
 from fedmixtures.report.svg import figure, label, line, number, shortened
-from fedmixtures.report.words import size
 
 if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture

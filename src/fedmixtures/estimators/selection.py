@@ -20,7 +20,7 @@ from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Local
-from fedmixtures.metrics.per_node import node_means
+from fedmixtures.metrics import node_means
 from fedmixtures.mixture.covariance_types import n_parameters
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -167,6 +167,61 @@ class Account:
 
 
 @dataclass(frozen=True, eq=False)
+class Trust:
+    """An account that tells of trust, by edge and by group.
+
+    A method is read so if its account names an array ``trusted`` of edges; its further arrays, by
+    whatever name, are evidence that is passed on as it is.
+    """
+
+    labels: tuple[Label, ...]
+    source: np.ndarray
+    target: np.ndarray
+    trusted: np.ndarray
+    """(edges,) whether both ends trust each other."""
+    group: np.ndarray
+    """(nodes,) number of the group of each node, counted from 0 in the order of the labels."""
+    account: Account
+
+    @classmethod
+    def of(cls, account: Account | None, network: Network) -> Trust | None:
+        """The account's view of trust; None where it has none."""
+        if account is None or "trusted" not in account.edges:
+            return None
+        trusted = np.logical_and.reduce(np.asarray(account.edges["trusted"], dtype=bool), axis=1)
+        ends = network.source, network.target
+        group = account.nodes.get("group")
+        group = network.parts(trusted) if group is None else group
+        first, number = np.unique(group, return_index=True, return_inverse=True)[1:]
+        rank = np.argsort(np.argsort(first))
+        return cls(network.labels, *ends, trusted, rank[number.reshape(-1)], account)
+
+    @property
+    def groups(self) -> list[tuple[Label, ...]]:
+        """Labels of the nodes of each group."""
+        return [
+            tuple(self.labels[i] for i in np.flatnonzero(self.group == number))
+            for number in range(self.group.max(initial=-1) + 1)
+        ]
+
+    def edges(self) -> list[dict[str, Any]]:
+        """One plain record per edge: its ends, whether it is trusted, and all evidence of it.
+
+        Evidence is a pair: seen from the source, seen from the target.
+        """
+        evidence = {name: of for name, of in self.account.edges.items() if name != "trusted"}
+        return [
+            {
+                "source": self.labels[self.source[e]],
+                "target": self.labels[self.target[e]],
+                "trusted": bool(self.trusted[e]),
+                **{name: tuple(of[e].tolist()) for name, of in evidence.items()},
+            }
+            for e in range(len(self.source))
+        ]
+
+
+@dataclass(frozen=True, eq=False)
 class Levels:
     r"""Several densities per node and how much each counts: $p_i(x) = \sum_l w_{il} p_{il}(x)$."""
 

@@ -15,7 +15,8 @@ from fedmixtures.engine.solution import Certificate, History
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report import edges, layout, planes
+from fedmixtures.report import network as networks
+from fedmixtures.report import planes
 from fedmixtures.report.scores import Scores
 
 MOST_EDGES = 6000
@@ -61,12 +62,12 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
     """The page's content; `include_rows` adds every row's place, for who may see them."""
     program = found.method.program() if hasattr(found.method, "program") else found.method
     discrepancy = getattr(program, "discrepancy", None) or MMD()
-    distance = edges.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
+    distance = networks.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
     if found.trust is None:
-        groups, bound = edges.groups_by_gap(distance, found.network)
+        groups, bound = networks.groups_by_gap(distance, found.network)
         closeness = _closeness(distance)
     else:
-        groups, bound = edges.numbered(found.trust.group), None
+        groups, bound = networks.numbered(found.trust.group), None
         closeness = np.where(found.trust.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
     return {
@@ -83,7 +84,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             if len(found.features) > 12
             else list(range(len(found.features))),
         },
-        "nodes": _nodes(found, groups, layout.positions(found.network, np.sqrt(closeness))),
+        "nodes": _nodes(found, groups, networks.positions(found.network, np.sqrt(closeness))),
         "edges": _edges(found, distance, closeness, bound, type(discrepancy).__name__),
         "scores": _summary(found.scores),
         "history": _history(found),

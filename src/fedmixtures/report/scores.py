@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.metrics.summary import Interval, median_interval
+from fedmixtures.metrics import Interval, median_interval
 
 CLEAR = 1.96
 """A difference of fewer standard errors than this counts as no clear change."""

@@ -34,7 +34,6 @@ from fedmixtures.methods.programs import (
     Keys,
     NodeProgram,
     NodeRows,
-    Outgoing,
     squared_distance,
 )
 from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
@@ -132,10 +131,9 @@ class ConsensusEM(NodeProgram):
         own, loss = _e_step(theta, data)
         return FilterState(theta, own, own, loss)
 
-    def outgoing(self, state: FilterState, weight: PerSlot) -> Outgoing:
+    def outgoing(self, state: FilterState) -> tuple[OriginMoments, OriginMoments]:
         """The filter's state and the E-step."""
-        del weight
-        return Outgoing((state.mixed, state.own))
+        return state.mixed, state.own
 
     def step(
         self, state: FilterState, inbox: Inbox, data: NodeRows, keys: Keys

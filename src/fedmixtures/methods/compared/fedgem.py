@@ -30,10 +30,10 @@ from fedmixtures.methods.compared.from_local_fits import (
     padded_rows,
 )
 from fedmixtures.methods.compared.pooling import check_em, moment_match, summed
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 
 class FedGEM(OneShot):

@@ -16,7 +16,7 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.compared.em_fits import EMFits, OneFit
+from fedmixtures.methods.compared.baselines import EMFits, OneFit
 from fedmixtures.mixture.mixture import Mixture
 
 HUB = "the hub"

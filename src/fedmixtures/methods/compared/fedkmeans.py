@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_least
-from fedmixtures._types import Array, Means, NodeKeys, PerNode, PerSlot
+from fedmixtures._types import Array, Means, NodeKeys, PerNode
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.methods.base import Method, Participants, Prepared
@@ -28,7 +28,6 @@ from fedmixtures.methods.programs import (
     Keys,
     NodeProgram,
     NodeRows,
-    Outgoing,
 )
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
@@ -102,10 +101,9 @@ class NeighbourKMeans(NodeProgram):
         del data, keys
         return Centres(theta.means, theta.means)
 
-    def outgoing(self, state: Centres, weight: PerSlot) -> Outgoing:
+    def outgoing(self, state: Centres) -> Means:
         """The own centres."""
-        del weight
-        return Outgoing(state.own)
+        return state.own
 
     def step(
         self, state: Centres, inbox: Inbox, data: NodeRows, keys: Keys
