@@ -101,7 +101,7 @@ def solve(
     method = method.bounded(data, components)
     with compilation_cache():
         init = KMeansStart() if init is None else init
-        components, theta = start_of(init, data, components, seed, method, network)
+        components, theta = start_of(init, data, components, seed, method)
         theta = None if theta is None else of_type(theta, method.covariance_type)
         program = method.program()
         if isinstance(program, OneShot):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 import numpy as np
 
+from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
@@ -85,6 +86,8 @@ class Method(eqx.Module):
     """Whether rows may have missing cells (NaN)."""
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
+    needs_equal_components: ClassVar[bool] = False
+    """Whether all nodes must have the same number of components, being joined one by one."""
     moves_rows: ClassVar[bool] = False
     """Whether rows leave their nodes."""
     needs_start: ClassVar[bool] = True
@@ -104,7 +107,9 @@ class Method(eqx.Module):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Refuse what cannot work, before any work is done."""
-        del n_components, network
+        del network
+        if self.needs_equal_components:
+            _checks.same_components(type(self).__name__, n_components)
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
         """The same method with what it takes from the rows before it begins; by default nothing."""
@@ -273,11 +278,8 @@ class OneShot(Method):
 
     kind: ClassVar = "one-shot"
     needs_start: ClassVar = False
-
-    @property
-    @abc.abstractmethod
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Who receives what nodes send."""
+    recipients: ClassVar[Literal["hub", "nobody"]] = "hub"
+    """Who receives what nodes send."""
 
     @abc.abstractmethod
     def fit(

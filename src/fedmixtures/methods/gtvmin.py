@@ -119,6 +119,11 @@ class GTVMin(NodeProgram):
         del network
         self.discrepancy.check_components(n_components)
 
+    @property
+    def needs_equal_components(self) -> bool:
+        """As its discrepancy does."""
+        return self.discrepancy.needs_equal_components
+
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> GTVMin:
         """With a feasible set, taken from the rows if none was given."""
         most, feasible = max(n_components), self.feasible

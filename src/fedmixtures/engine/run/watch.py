@@ -190,7 +190,7 @@ SECONDS = 10.0
 
 
 class Teller:
-    """Says what a fit is at: a line that is rewritten on a terminal or in a notebook, else a log."""
+    """Says what a fit is at: one line, rewritten on a terminal or in a notebook, else a log."""
 
     def __init__(self, n_rounds: int, enabled: bool):
         self.n_rounds, self.enabled = n_rounds, enabled

@@ -24,7 +24,6 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.gaps import by_pattern, filled, padded
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import (
     BATCHED_FROM,
     clustered_mixture,
@@ -300,10 +299,7 @@ class Local(EMFits):
     below that of the training rows. That is what cooperation mends; a larger `reg_covar` hides it.
     """
 
-    @property
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Nothing is sent."""
-        return "nobody"
+    recipients: ClassVar = "nobody"
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
@@ -321,16 +317,7 @@ class Centralized(EMFits):
     """
 
     moves_rows: ClassVar[bool] = True
-
-    @property
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Rows go to the hub."""
-        return "hub"
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """One mixture for all has one number of components."""
-        del network
-        _checks.same_components("Centralized", n_components)
+    needs_equal_components: ClassVar[bool] = True
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int

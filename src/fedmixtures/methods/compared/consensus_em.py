@@ -91,6 +91,7 @@ class ConsensusEM(NodeProgram):
     """
 
     fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
     descends: ClassVar = False  # blending may cost a node likelihood; only NaN is a failure
 
     eps: float = 0.02
@@ -108,7 +109,7 @@ class ConsensusEM(NodeProgram):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Components are mixed one by one, by a filter that must be stable."""
-        _checks.same_components("ConsensusEM", n_components)
+        super().check(n_components, network)
         reach = 1 + 2 * network.weighted_degree.max(initial=0.0)
         if self.eps * reach >= 1:
             raise ValueError(

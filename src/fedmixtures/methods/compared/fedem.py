@@ -12,7 +12,6 @@ That is EM for $\sum_i \ln p_i$: the likelihood of all rows never falls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import jax
@@ -20,7 +19,6 @@ import jax.numpy as jnp
 
 from fedmixtures import _checks
 from fedmixtures._types import PerNode
-from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import check_em, clustered_start, losses, weights_of
@@ -58,6 +56,7 @@ class FedEM(HubProgram):
     """
 
     fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     aggregate: Literal["exact", "average"] = "exact"
     reg_covar: float = 1e-6
@@ -66,11 +65,6 @@ class FedEM(HubProgram):
     def __check_init__(self):
         _checks.one_of("aggregate", self.aggregate, ("exact", "average"))
         check_em(self.reg_covar, self.prior)
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Components are shared one by one."""
-        del network
-        _checks.same_components("FedEM", n_components)
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send centres and covariances, the hub one start for all."""

@@ -80,16 +80,6 @@ class FedGEM(OneShot):
         _checks.whole("n_init", self.n_init)
         check_em(self.reg_covar, self.prior)
 
-    @property
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Means and radii go to the hub."""
-        return "hub"
-
-    @property
-    def needs_start(self) -> bool:
-        """k-means is run here; given mixtures are used all the same."""
-        return False
-
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:

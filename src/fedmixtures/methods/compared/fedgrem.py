@@ -23,7 +23,6 @@ part is an extension, as the paper that compares the method needed one too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -33,7 +32,6 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Weights
-from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import (
@@ -93,6 +91,7 @@ class FedGrEM(HubProgram):
     """
 
     fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     eta: float = 0.1
     C_lambda: float = 1.0
@@ -112,11 +111,6 @@ class FedGrEM(HubProgram):
         _checks.whole("inner_iterations", self.inner_iterations)
         _checks.whole("n_orders", self.n_orders)
         check_prior(self.prior)
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Components have a common centre each."""
-        del network
-        _checks.same_components("FedGrEM", n_components)
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send their start (and their number of rows); the hub sends it back, numbered."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,7 +13,6 @@ from fedmixtures import _checks
 from fedmixtures._types import Array
 from fedmixtures.data.gaps import by_pattern, padded
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
 from fedmixtures.kernels.dispatch import log_joints, statistics
@@ -42,6 +40,7 @@ class FromLocalFits(Conversation):
     """
 
     fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     n_init: int = 5
     reg_covar: float = 1e-6
@@ -50,16 +49,6 @@ class FromLocalFits(Conversation):
     def __check_init__(self):
         _checks.whole("n_init", self.n_init)
         check_em(self.reg_covar, self.prior)
-
-    @property
-    def needs_start(self) -> bool:
-        """Local fits make their own starts."""
-        return False
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Components are compared one with one."""
-        del network
-        _checks.same_components(type(self).__name__, n_components)
 
     def local_fits(self, block: Block) -> Mixture:
         """The nodes' own fits, stacked, NumPy."""

@@ -81,6 +81,7 @@ class IFCA(HubProgram):
     """
 
     fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     n_groups: int | None = None
     restarts: int = 3
@@ -104,8 +105,7 @@ class IFCA(HubProgram):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """The number of groups must be given, and there must be a node for each."""
-        del network
-        _checks.same_components("IFCA", n_components)
+        super().check(n_components, network)
         self._groups(len(n_components))
 
     def _groups(self, n_nodes: int) -> int:
