@@ -95,7 +95,7 @@ def problem(order=range(8)) -> tuple[NodeData, Network]:
 def test_average_consensus_is_one_sum():
     data, network = problem()
     told = []
-    solution = fm.solve(Average(), data, network, n_components=1, told=told.append)
+    solution = fm.solve(Average(), data, network, n_components=1, announce=told.append)
     assert told == ["exchange 1"]
     rows = data.rows
     for i in range(8):

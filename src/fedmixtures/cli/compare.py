@@ -190,7 +190,7 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     likelihood: dict[Any, float] = {}
     if task.method.has_likelihood:
         values = log_densities(solution, task.test)
-        likelihood = node_means(values, task.table.nodes[task.held])
+        likelihood = node_means(values, task.table.nodes[task.held_out])
     return {
         "method": name,
         "repeat": repeat,

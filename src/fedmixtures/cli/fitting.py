@@ -20,7 +20,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import all_rows_pooled, listens, own_data_only, own_level
+from fedmixtures.estimators.comparison import all_rows_pooled, listens, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.reporting import findings_of
@@ -146,7 +146,7 @@ def fit_watched(
             seed=settings.seed,
             report_every=max(1, round(settings.rounds / LOOKS)),
             watch=watch,
-            told=bar.told,
+            announce=bar.announce,
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=NetworkGaussianMixture().tol,
@@ -219,7 +219,7 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
 
 def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
     """The fit's own held-out log-likelihood beside those."""
-    nodes = task.table.nodes[task.held]
+    nodes = task.table.nodes[task.held_out]
     if task.test is None or not task.method.has_likelihood:
         return Scores.of(task.labels, nodes[:0], np.zeros(0), None, None)
     network = log_densities(fitted.model.solution_, task.test)
@@ -302,7 +302,7 @@ def write_rows(path: Path, task: Task, fitted: Fitted) -> None:
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,
-        "held_out": task.held,
+        "held_out": task.held_out,
         "component": assigned(joint),
     }
     if len(table.files) > 1:

@@ -41,7 +41,7 @@ def solve(
     dtype: str = "float64",
     tol: float = 0.0,
     watch: Callable[[Progress], Any] | None = None,
-    told: Callable[[str], Any] | None = None,
+    announce: Callable[[str], Any] | None = None,
     report_every: int | None = None,
     resume: Checkpoint | None = None,
     keep_nodes: bool = False,
@@ -77,7 +77,7 @@ def solve(
         Called with a `Progress` before the first round, then every `report_every` rounds and at
         the end. It has the records of the rounds since the last call and, if asked for, the
         mixtures and what it takes to go on from there.
-    told
+    announce
         Called with a few words on what a method without rounds is at.
     report_every
         Rounds between two calls of `watch`; None runs as many as fit in one device call.
@@ -108,7 +108,7 @@ def solve(
             solution = fit_once(program, data, components, theta, seed)
         elif isinstance(program, Conversation):
             given = network, components, theta
-            solution = fit_by_conversation(program, data, *given, seed, dtype, told)
+            solution = fit_by_conversation(program, data, *given, seed, dtype, announce)
         else:
             options = Options(
                 n_rounds=n_rounds,

@@ -115,6 +115,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         All of this as `fedmixtures.solve` returns it.
     shards_ : Shards or None
         How the nodes were spread over devices: edges cut, models that cross in a round.
+    labelled_ : bool
+        Whether rows come with node labels.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_of_columns(data, getattr(self, "feature_names_in_", None))
-        problem = resolve.Problem.of(data, self.graph, self._program(), self.n_components)
+        problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
         init = resolve.resolve_start(self.init)
         missing = int(np.isnan(data.rows).sum())
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
@@ -216,7 +218,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             "dtype": self.dtype,
             "tol": float(self.tol),
             "watch": partial(self._watch, teller),
-            "told": partial(teller.say, lasting=False),
+            "announce": partial(teller.say, lasting=False),
             "report_every": self.report_every or (10 if watched else None),
             "resume": None if resume is None else read_checkpoint(resume),
             "keep_nodes": self.keep_node_history,
@@ -256,7 +258,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """
         if feature_names is not None:
             self.feature_names_in_ = np.array(feature_names, dtype=object)
-        self.solution_, self.network_, self._labelled = solution, network, labelled
+        self.solution_, self.network_, self.labelled_ = solution, network, labelled
         self.nodes_ = _label_array(solution.labels)
         self.n_features_in_ = solution.theta.n_features
         each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
@@ -291,7 +293,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """
         check_is_fitted(self)
         label = _checks.plain(node)
-        if not self._labelled:
+        if not self.labelled_:
             raise ValueError("the model was fitted without `nodes`: it has no network to join.")
         if label in self.solution_.labels:
             raise ValueError(
@@ -301,7 +303,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         own = NodeData.from_rows(X, None, sample_weight)
         data = dataclasses.replace(own, labels=(label,))
         seed = resolve.resolve_seed(self.random_state)
-        known = self.solution_, self.network_, self._program()
+        known = self.solution_, self.network_, self.resolved_method()
         solution, network = joined(*known, data, seed, self.dtype)
         return self.adopt(solution, network, labelled=True)
 
@@ -316,7 +318,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         check_is_fitted(self)
         theta = aligned(self.solution_.theta, self.network_)
         solution = dataclasses.replace(self.solution_, theta=theta)
-        return self.adopt(solution, self.network_, labelled=self._labelled)
+        return self.adopt(solution, self.network_, labelled=self.labelled_)
 
     def report(
         self,

@@ -21,7 +21,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block, without_edges
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.baselines import own_data_only
+from fedmixtures.estimators.comparison import own_data_only
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Account, Levels, Method, Outcome

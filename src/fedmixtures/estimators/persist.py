@@ -70,7 +70,7 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
         "format": FORMAT,
         "version": fedmixtures.__version__,
         "labels": encode(list(network.labels)),
-        "labelled": model._labelled,
+        "labelled": model.labelled_,
         "feature_names": encode(getattr(model, "feature_names_in_", None)),
         "params": {name: encode(value) for name, value in params.items()},
         "status": str(solution.status),

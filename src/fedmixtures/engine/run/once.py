@@ -236,14 +236,14 @@ def fit_by_conversation(
     theta: Mixture | None,
     seed: int,
     dtype: str,
-    told: Callable[[str], Any] | None = None,
+    announce: Callable[[str], Any] | None = None,
 ) -> Solution:
     """All nodes in one block; bytes and rounds are counted as if they were not."""
 
     def reply(request: Any) -> Any:
         answer = engine(request)
-        if told is not None:
-            told(f"exchange {engine.rounds}")
+        if announce is not None:
+            announce(f"exchange {engine.rounds}")
         return answer
 
     with precision(dtype):
