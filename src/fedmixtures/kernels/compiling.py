@@ -46,7 +46,8 @@ class jit:
 
     def __init__(self, function: Callable, reorder: bool = True, quick: bool | None = None):
         """With `QUICK` or not; None decides by the features of mixtures among the arguments."""
-        self._function, self._reorder, self._quick, self._of_kind = function, reorder, quick, {}
+        self.function = function  # as it is, for whoever compiles it together with more
+        self._reorder, self._quick, self._of_kind = reorder, quick, {}
         update_wrapper(self, function)
 
     def __call__(self, *args, **kwargs):
@@ -64,7 +65,7 @@ class jit:
         if kind not in self._of_kind:
             options = _known(self._reorder, kind[1]) if on_cpu else None
             # Equinox hands the settings of `jax.jit` on, but its types do not say so.
-            jitted = eqx.filter_jit(self._function, compiler_options=options)  # pyright: ignore[reportCallIssue]
+            jitted = eqx.filter_jit(self.function, compiler_options=options)  # pyright: ignore[reportCallIssue]
             self._of_kind[kind] = jitted
         return self._of_kind[kind]
 

@@ -65,11 +65,6 @@ class NeighbourRunner(Runner[NodeProgram]):
 @jit
 def start(program: NodeProgram, groups: BlockGroups, thetas: tuple) -> States:
     """States before the first round."""
-    return starting_states(program, groups, thetas)
-
-
-def starting_states(program: NodeProgram, groups: BlockGroups, thetas: tuple) -> States:
-    """The same, for whoever compiles it with more."""
 
     def begin(theta, group: Group):
         return program.start(theta, group.data, jr.wrap_key_data(group.node_key))
@@ -80,12 +75,7 @@ def starting_states(program: NodeProgram, groups: BlockGroups, thetas: tuple) ->
 
 
 @jit
-def run_rounds(program, groups: BlockGroups, states: States, first, n_rounds, capacity: int):
-    """Rounds as `Runner.run` has them, all on one device."""
-    return many_rounds(program, groups, states, first, n_rounds, capacity)
-
-
-def many_rounds(
+def run_rounds(
     program: NodeProgram,
     groups: BlockGroups,
     states: States,
@@ -94,7 +84,7 @@ def many_rounds(
     capacity: int,
     relay: Relay = as_sent,
 ) -> tuple[States, tuple[Info, ...]]:
-    """The same, for whoever compiles it with more."""
+    """Rounds as `Runner.run` has them, all on one device."""
     one_round = lambda states, t: _round(program, groups, states, t, relay)
     return repeated(one_round, groups, states, first, n_rounds, capacity)
 
@@ -102,11 +92,6 @@ def many_rounds(
 @jit
 def results(program: NodeProgram, groups: BlockGroups, states: States) -> tuple[Mixture, ...]:
     """The mixtures of the nodes of every group."""
-    return every_result(program, groups, states)
-
-
-def every_result(program: NodeProgram, groups: BlockGroups, states: States) -> tuple[Mixture, ...]:
-    """The same, for whoever compiles it with more."""
     return tuple(
         over_blocks(program.result, state, group.data)
         for group, state in zip(groups, states, strict=True)

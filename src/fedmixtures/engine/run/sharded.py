@@ -46,14 +46,14 @@ class DeviceRunner(NeighbourRunner):
 
 @jit
 def _start(program, groups, thetas, mesh: Mesh):
-    return _on_devices(rounds.starting_states, mesh, program, (groups, thetas), (), BLOCKS)
+    return _on_devices(rounds.start.function, mesh, program, (groups, thetas), (), BLOCKS)
 
 
 @jit
 def _run_rounds(program, groups, halo, states, first, n_rounds, capacity: int, mesh: Mesh):
     def run(program, groups, halo, states, first, n_rounds):
         relay = _crossing(halo[0])
-        return rounds.many_rounds(program, groups, states, first, n_rounds, capacity, relay)
+        return rounds.run_rounds.function(program, groups, states, first, n_rounds, capacity, relay)
 
     split, whole = (groups, halo, states), (first, n_rounds)
     return _on_devices(run, mesh, program, split, whole, (BLOCKS, RECORD))
@@ -61,7 +61,7 @@ def _run_rounds(program, groups, halo, states, first, n_rounds, capacity: int, m
 
 @jit
 def _results(program, groups, states, mesh: Mesh):
-    return _on_devices(rounds.every_result, mesh, program, (groups, states), (), BLOCKS)
+    return _on_devices(rounds.results.function, mesh, program, (groups, states), (), BLOCKS)
 
 
 def _crossing(sent: jax.Array) -> rounds.Relay:

@@ -73,7 +73,7 @@ class FedGrEM(HubProgram):
         weight grows (the reference code has 0.95, for known covariances).
     C_lambda, kappa
         How strongly models are drawn to the centre. The paper chooses `eta` and `C_lambda` by
-        validation likelihood on homogeneous nodes; ``fedmixtures experiment alpha-grid`` prints
+        validation likelihood on homogeneous nodes; ``python -m reproduction alpha-grid`` prints
         that grid. It favours eta = 0.1, and is flat from C_lambda = 1 on, so that the default is
         the least shrinkage among equals and another start may favour a larger one. On nodes in
         blocks the outcome is not flat: look at both.
