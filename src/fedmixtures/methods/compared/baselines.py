@@ -35,10 +35,9 @@ from fedmixtures.init.kmeans import (
 from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot, Outcome
-from fedmixtures.methods.compared.pooling import check_em
+from fedmixtures.methods.compared.pooling import EMMethod
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 
 POOL = "all nodes together"
@@ -80,37 +79,30 @@ class Fits:
         )
 
 
-class EMFits(OneShot):
+class EMFits(EMMethod, OneShot):
     """Settings of ordinary mixture fits; the defaults are scikit-learn's, with five starts.
 
     Parameters
     ----------
     n_init
         k-means starts per fit; the most likely result is kept.
-    reg_covar
-        Added to the diagonal of every covariance.
     tol, max_iter
         EM stops when the mean log-likelihood changes by less than `tol`, or after `max_iter` steps.
     engine
         ``"sklearn"`` is the paper's. ``"jax"`` runs the fits of all nodes and starts together; it
         alone knows fractional sample weights and a prior, and is taken where cells are missing.
-    prior
-        Shrink covariances to a common shape; None is plain maximum likelihood.
+    reg_covar, prior
+        As for every `EMMethod`.
     """
 
-    fits_gaps: ClassVar[bool] = True
-
     n_init: int = 5
-    reg_covar: float = 1e-6
     tol: float = 1e-3
     max_iter: int = 100
     engine: Literal["sklearn", "jax"] = "sklearn"
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.whole("n_init", self.n_init)
         _checks.whole("max_iter", self.max_iter)
-        check_em(self.reg_covar, self.prior)
         _checks.positive("tol", self.tol, allow_zero=True)
         _checks.one_of("engine", self.engine, ("sklearn", "jax"))
         if self.prior is not None and self.engine != "jax":

@@ -17,7 +17,7 @@ from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
 from fedmixtures.kernels.dispatch import log_joints, statistics
 from fedmixtures.methods.compared.baselines import Local
-from fedmixtures.methods.compared.pooling import check_em
+from fedmixtures.methods.compared.pooling import EMMethod
 from fedmixtures.methods.conversation import Block, Conversation
 from fedmixtures.mixture import em
 from fedmixtures.mixture.density import GappyRows
@@ -26,39 +26,33 @@ from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
 
-class FromLocalFits(Conversation):
+class FromLocalFits(EMMethod, Conversation):
     """Settings of the local fits, which run in JAX so that a prior and row weights are known.
 
     Parameters
     ----------
     n_init
         k-means starts of a local fit; the most likely result is kept.
-    reg_covar
-        Added to the diagonal of every covariance.
-    prior
-        Shrink covariances to a common shape; None is plain maximum likelihood.
+    reg_covar, prior
+        As for every `EMMethod`.
     """
 
-    fits_gaps: ClassVar[bool] = True
     needs_equal_components: ClassVar[bool] = True
 
     n_init: int = 5
-    reg_covar: float = 1e-6
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.whole("n_init", self.n_init)
-        check_em(self.reg_covar, self.prior)
 
     def local_fits(self, block: Block) -> Mixture:
         """The nodes' own fits, stacked, NumPy."""
-        same = {"prior": self.prior, "covariance_type": self.covariance_type}
-        local = Local(self.n_init, self.reg_covar, engine="jax", **same)
+        same = {"reg_covar": self.reg_covar, "prior": self.prior}
+        local = Local(self.n_init, engine="jax", covariance_type=self.covariance_type, **same)
         fits = local.fit_nodes(block.data, block.n_components.tolist(), block.start, block.seed)
         return Mixture.stack(fits.mixtures)
 
     def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
-        """New mixtures from statistics taken under `theta`, with ridge and prior."""
+        """As every `EMMethod`, on the host."""
         return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
 
