@@ -313,6 +313,23 @@ def test_features_that_tell_components_apart_come_first(found):
     assert "The 12 of 20 features that tell components apart best" in render(content)
 
 
+def test_missing_cells_are_shown_where_there_are_any(found, content):
+    rows = found.data.rows.copy()
+    rows[found.data.offsets[4] : found.data.offsets[5], 1] = np.nan
+    rows[found.data.offsets[0], 1] = np.nan
+    gappy = build_content(
+        dataclasses.replace(found, data=dataclasses.replace(found.data, rows=rows))
+    )
+    own = gappy["missing"]
+    assert (own["cells"], own["features"]) == (41, [1])
+    assert [share[0] for share in own["of_node"]] == [1 / 40, 0, 0, 0, 1, 0, 0, 0, 0]
+    page = render(gappy)
+    assert "41 of 720 cells (6%) are missing" in page
+    assert "b1: 100%, &lt;b&gt;dose" in page
+    assert content["missing"] is None
+    assert "issing cells" not in render(content)
+
+
 def test_rounding_makes_no_groups(found):
     """Nodes that share one mixture differ by nothing but rounding."""
     rng = np.random.default_rng(0)

@@ -89,6 +89,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
         "history": _history(found),
         "certificate": _certificate(found.certificate),
         "components": _components(found),
+        "missing": _missing(found),
         "levels": _levels(found.levels),
         "traffic": _traffic(found),
         "rounds": rounds,
@@ -236,6 +237,23 @@ def _components(found: Findings) -> list[dict[str, Any]]:
             }
         )
     return table
+
+
+def _missing(found: Findings) -> dict[str, Any] | None:
+    """Shares of cells that are missing: in all, and of features with gaps, by feature and node."""
+    gone = np.isnan(found.data.rows)
+    if not gone.any():
+        return None
+    gappy = np.flatnonzero(gone.any(0))
+    at_node = np.add.reduceat(gone[:, gappy], found.data.offsets[:-1], axis=0, dtype=np.float64)
+    at_node /= found.data.counts[:, None]
+    return {
+        "cells": int(gone.sum()),
+        "share": float(gone.mean()),
+        "features": gappy.tolist(),
+        "of_feature": _numbers(gone[:, gappy].mean(0)),
+        "of_node": [_numbers(shares) for shares in at_node],
+    }
 
 
 def _traffic(found: Findings) -> dict[str, Any]:

@@ -27,6 +27,7 @@ def render(content: dict[str, Any], static: bool = False) -> str:
     environment.filters |= {
         "signed": figures.signed,
         "size": size,
+        "percent": figures.percent,
         "short": short,
         "count": count,
         "brief": shortened,
@@ -44,6 +45,8 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         gains=figures.gains(content),
         gains_narrow=figures.gains(content, NARROW),
         levels=figures.levels(content),
+        missing=figures.missing(content),
+        missing_narrow=figures.missing(content, NARROW),
         network=figures.network(content, interactive=not static),
         charts=[chart for chart in figures.convergence(content) if chart],
         choice=figures.choice(content),

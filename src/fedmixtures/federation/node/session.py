@@ -78,7 +78,7 @@ class Session:
         self.group, self.slots = node_group(site, rows, weights, self.neighbours, seed=job.seed)
         self.fingerprint = rows_fingerprint(job, self.support.rows)
         self.store = Store(folder, self.fingerprint, job.reach + SPARE_ROUNDS)
-        self.inputs, self.released = self.store.answers()
+        self.inputs, self.released, _ = self.store.answers()
         self.answered = {
             (source, t): mark
             for inputs in self.inputs.values()
@@ -104,6 +104,11 @@ class Session:
     def available(self) -> list[int]:
         """Rounds this node can go back to; the start can always be made again."""
         return sorted({0, *self.store.rounds()})
+
+    @property
+    def key(self) -> str:
+        """What boxes are sealed under."""
+        return self.job.key
 
     @property
     def reached(self) -> int:
