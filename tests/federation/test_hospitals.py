@@ -54,7 +54,7 @@ class Hospitals:
     """Four institutions in four folders; only what the page says is carried between them."""
 
     def __init__(self, folder: Path):
-        from fedmixtures.federation.nvflare.processes import Party, free_port
+        from fedmixtures.federation.nvflare.one_machine import Party, free_port
 
         self.folder, port = folder, free_port()
         told = federate("init-hub", "hub", "--host", "localhost", "--port", port, cwd=folder)
@@ -108,7 +108,7 @@ def hospitals(tmp_path_factory, home):
 
 
 def test_three_hospitals(hospitals):
-    from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.job import read_job
 
     own = hospitals.folder / f"at-{RESEARCHER}"
     (own / "job.toml").write_text(JOB)

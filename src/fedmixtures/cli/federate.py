@@ -149,8 +149,7 @@ def submit(
     need_nvflare()
     from fedmixtures.cli.console import say
     from fedmixtures.cli.federate_try import ConsoleListener
-    from fedmixtures.federation.job import SignedJob
-    from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.job import SignedJob, read_job
     from fedmixtures.federation.nvflare.driver import Driver
     from fedmixtures.federation.wire.sealing import SiteKey
 
@@ -185,7 +184,7 @@ def explain(job: Path, *, site: Path) -> None:
         The site's own file, `local/fedmixtures.toml` of its kit.
     """
     from fedmixtures.federation.explain import explain as page
-    from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.job import read_job
     from fedmixtures.federation.node.site import SiteConfig
 
     print(page(read_job(job), SiteConfig.load(site)), end="")
