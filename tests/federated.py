@@ -23,7 +23,7 @@ from fedmixtures.federation.rounds import hello, with_parcels
 from fedmixtures.federation.wire.frames import request
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import SiteKey
-from fedmixtures.methods.base import Conversation
+from fedmixtures.methods.conversation import Conversation
 from fedmixtures.mixture.mixture import Mixture
 
 SITES = ("aachen", "bergen", "cork", "delft")

@@ -20,7 +20,7 @@ from fedmixtures.graph.convert import from_edges
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.init.kmeans import tightest_clustering
 from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from helpers import WIDE, draw, mixture
 
 pytestmark = pytest.mark.rounding
@@ -191,8 +191,8 @@ def test_the_smaller_alpha_of_equally_good_ones(monkeypatch):
 
 def test_groups_that_explain_a_node_equally_well():
     """IFCA with groups that hold the same mixture, its components in another order."""
-    from fedmixtures.methods.base import NodeRows
     from fedmixtures.methods.compared.ifca import _choose
+    from fedmixtures.methods.programs import NodeRows
 
     one, rows = mixture(1, k=4), draw(mixture(1, k=4), 64)[None]
     orders = [np.roll(np.arange(4), shift) for shift in range(3)]

@@ -10,7 +10,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from fedmixtures.methods.base import Block, Broadcast, Outcome, PerNeighbour, Request, Sum
+from fedmixtures.methods.base import Outcome
+from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour, Request, Sum
 from fedmixtures.methods.trust_then_pool.own import Release
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture

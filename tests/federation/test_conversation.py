@@ -99,6 +99,46 @@ def test_the_default_job_needs_all_the_sums_that_sites_allow_by_default(finished
     assert sum(of_job.values()) <= ReleaseBudget().max_sums == 40
 
 
+@pytest.mark.parametrize("t", [1, 6, 30])
+def test_who_leaves_for_good_does_not_end_the_job(tmp_path, t):
+    """In a sum or in between, in the first exchange or later: the others come to an end."""
+    sites, job = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS), trust_job()
+    exchange = sites.rounds(job)
+    exchange.begin()
+    for reached in range(t):
+        exchange.round(reached)
+    del sites.nodes["delft"]
+    if t % 2:  # and somebody is a new process meanwhile
+        sites.nodes["cork"] = sites.started("cork")
+    rest = sites.rounds(job)
+    if t < 2:
+        with pytest.raises(NodeRefused, match="before all knew the units"):
+            rest.begin()
+        return
+    rest.run()
+    found = sites.results(job)
+    assert set(found) == {"aachen", "bergen", "cork"}
+    assert all(np.isfinite(part).all() for mixture in found.values() for part in mixture.parts)
+    sums = json.loads((tmp_path / "aachen" / "sums.json").read_text())["rows"]
+    assert list(sums) == ["|".join(SITES)]  # none over the three: it would show the fourth's share
+
+
+def test_who_never_comes_is_left_out(tmp_path):
+    sites, job = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS), trust_job()
+    del sites.nodes["delft"]
+    sites.run(job)
+    sums = json.loads((tmp_path / "aachen" / "sums.json").read_text())["rows"]
+    assert list(sums) == ["aachen|bergen|cork"]
+    assert len(sites.results(job)) == 3
+
+
+def test_fewer_than_half_do_not_go_on(tmp_path):
+    sites, job = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS), trust_job()
+    sites.nodes = {"aachen": sites.nodes["aachen"]}
+    with pytest.raises(NodeRefused, match="fewer than half"):
+        sites.rounds(job).begin()
+
+
 def test_an_exchange_has_one_answer(finished):
     sites, job, _ = finished
     node = sites.started("aachen")

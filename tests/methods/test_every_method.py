@@ -21,7 +21,8 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.graph.generate import complete, ring
-from fedmixtures.methods.base import HubProgram, NodeProgram, OneShot
+from fedmixtures.methods.base import OneShot
+from fedmixtures.methods.programs import HubProgram, NodeProgram
 
 NAMES = ["local", "centralized", "fedkmeans", "fedgrem", "consensus-em", "fedem", "fedgengmm"]
 EVERY = [

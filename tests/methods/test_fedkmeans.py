@@ -8,10 +8,11 @@ from fedmixtures import FedKMeans, KMeansStart, NetworkGaussianMixture
 from fedmixtures.data import homogeneous
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.generate import complete
-from fedmixtures.methods.base import Meeting, NodeRows
+from fedmixtures.methods.base import Participants
 from fedmixtures.methods.compared.fedkmeans import lloyd
+from fedmixtures.methods.programs import NodeRows
 from fedmixtures.metrics import centroid_error
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 
 def fit(case, method, **options):
@@ -45,7 +46,7 @@ def test_neighbour_form_against_a_plain_loop(alike):
 def test_hub_form_against_a_plain_loop(uneven):
     sent = list(starts(uneven))
     shared = sent[
-        Meeting(uneven.data.labels, uneven.data.counts, uneven.network.degree, 0).order[0]
+        Participants(uneven.data.labels, uneven.data.counts, uneven.network.degree, 0).order[0]
     ]
     for _ in range(4):
         aligned = [own[matched(shared, own)] for own in sent]

@@ -6,7 +6,8 @@ import pytest
 
 import fedmixtures as fm
 from fedmixtures.methods import registry
-from fedmixtures.methods.base import Conversation, Method, Outcome, Sum
+from fedmixtures.methods.base import Method, Outcome
+from fedmixtures.methods.conversation import Conversation, Sum
 
 
 class MeansApart(fm.AbstractDiscrepancy):

@@ -26,8 +26,8 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
     counts = counts.tolist()
     least = counts.index(min(counts))
     parts = [len(part) for part in network.components()]
-    held = int(task.held.sum())
-    own = int((~task.held[table.nodes == labels[least]]).sum())
+    held = int(task.held_out.sum())
+    own = int((~task.held_out[table.nodes == labels[least]]).sum())
     learning = f", {own:,} of them to learn from" if held else ""
     k = task.components
     if settings.k == "auto" and not settings.components:
@@ -125,7 +125,7 @@ class RoundsBar:
     def __exit__(self, *details: Any) -> None:
         self.bar.__exit__(*details)
 
-    def told(self, words: str) -> None:
+    def announce(self, words: str) -> None:
         """Show what a method without rounds is at."""
         self.bar.update(self.task, numbers=words)
 

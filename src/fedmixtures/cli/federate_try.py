@@ -61,8 +61,9 @@ class ConsoleListener:
 
 def run_try(settings: FitSettings, n: int, out: Path) -> None:
     """Check, provision, start, fit, stop, report."""
-    table = read_table(settings.data, settings.nodes, settings.features) if settings.data else None
-    if table is None:
+    if settings.data:
+        table = read_table(settings.data, settings.nodes, settings.features, gaps_ok=True)
+    else:
         table = made_up(n, settings.seed)
         settings = dataclasses.replace(settings, data=("made-up rows",), nodes="site")
     table = dataclasses.replace(table, nodes=np.array([str(label) for label in table.nodes]))

@@ -67,7 +67,7 @@ class Task:
     table: Table
     data: NodeData
     """All rows by node, in the units of the table."""
-    held: np.ndarray
+    held_out: np.ndarray
     """Which rows are held out."""
     scale: Scale
     problem: Problem
@@ -99,7 +99,7 @@ class Task:
     @cached_property
     def test(self) -> NodeData | None:
         """Held-out rows in the units of the table, if there are any."""
-        return self.data.subset(self.held) if self.held.any() else None
+        return self.data.subset(self.held_out) if self.held_out.any() else None
 
     @cached_property
     def log_volume(self) -> np.ndarray:
@@ -121,7 +121,7 @@ class Task:
         """
         if standardize is None:
             return dataclasses.replace(self, problem=self._changed(method=method))
-        train, scale = scaled_rows(self.data, self.held, standardize, method)
+        train, scale = scaled_rows(self.data, self.held_out, standardize, method)
         problem = self._changed(method=method, data=train)
         return dataclasses.replace(self, problem=problem, scale=scale)
 

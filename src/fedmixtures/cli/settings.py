@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fedmixtures import _checks
+from cyclopts import Parameter
 
 NODES_WORTH_SPREADING = 500
 """From so many nodes on a second core saves more than it costs to set up."""
@@ -80,6 +80,65 @@ class FitSettings:
         return cls(**given)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What `fit` and `compare` are told alike: the table, the graph and how mixtures are fitted.
+
+    Parameters
+    ----------
+    nodes
+        Column that names the node of each row.
+    graph
+        Who listens to whom: a CSV with the columns source,target and if you like weight; a GraphML
+        file; `knn:5` for the five nodes with the nearest means; `full`. Without it nobody listens
+        in `fit`, and `compare` takes `knn:5`.
+    k
+        Components of every node: a number, a CSV with the columns node,k, or for `fit` `auto`: one
+        number by held-out rows for the default method, for others by BIC (per node where they
+        allow it).
+    covariance
+        What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
+        apart) or `spherical` (all features alike). With few rows or many features diag or tied
+        often fit better.
+    features
+        Columns to use, as a,b,c. By default all but the node column.
+    rounds
+        Exchanges between neighbours.
+    holdout
+        Share of every node's rows kept out of the fit, to judge by. 0 fits all rows, and a report
+        then cannot say whether neighbours helped.
+    standardize
+        Divide every feature by its standard deviation over all nodes' rows, for the fit alone: the
+        model and all that is shown are in your units. On for the couplings (gtv-...), whose step
+        sizes are made for features of order one, unless --no-standardize; others do not need it.
+    allow_isolated
+        Accept nodes that no edge names.
+    delimiter
+        Between the cells of a CSV, if not a comma.
+    seed
+        Seeds everything random; repeats of a comparison count up from it.
+    """
+
+    nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None
+    graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None
+    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3"
+    covariance: str = "full"
+    features: str | None = None
+    rounds: int = 40
+    holdout: float = 0.2
+    standardize: bool | None = None
+    allow_isolated: Annotated[bool, Parameter(negative="")] = False
+    delimiter: str | None = None
+    seed: int = 0
+
+    def settings(self, data: tuple[str, ...], **more: Any) -> FitSettings:
+        """With the data and what a command has of its own."""
+        return FitSettings(**asdict(self) | {"features": names(self.features)} | more, data=data)
+
+
+UNLESS_GIVEN = TableOptions()
+
+
 def default_method() -> str:
     """The method the library takes where none is named."""
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
@@ -125,6 +184,8 @@ def with_devices(settings: FitSettings, n_nodes: int) -> FitSettings:
     import jax
 
     if settings.devices is not None:
+        from fedmixtures import _checks
+
         _checks.whole("--devices", settings.devices)
         return settings
     return dataclasses.replace(

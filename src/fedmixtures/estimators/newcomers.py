@@ -19,14 +19,15 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block, without_edges
-from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.baselines import own_data_only
+from fedmixtures.estimators.comparison import own_data_only
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
+from fedmixtures.methods.conversation import Conversation
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture, distinct
-from fedmixtures.mixture.precision import precision
 
 EVERYONE = "everyone"
 """Name of the level that all nodes have in common."""
@@ -115,7 +116,8 @@ def joined(
 def _outcome(solution: Solution, method: Method, data: NodeData, seed: int, dtype: str) -> Outcome:
     """The newcomer's mixture: as its method has it, or that of its own rows alone."""
     k, levels = solution.theta.n_components, solution.levels
-    if levels is not None and EVERYONE in levels.names:
+    talks = isinstance(method, Conversation)
+    if talks and levels is not None and EVERYONE in levels.names:
         rows = solution.share * (len(data.rows) if solution.rows is None else solution.rows.sum())
         account = solution.account or Account({})
         with precision(dtype), compilation_cache():

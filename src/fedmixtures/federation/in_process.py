@@ -26,11 +26,14 @@ class InProcessRounds:
         self.replies: dict[str, Frame] = {}
 
     def begin(self) -> int:
-        """Say hello, go to the largest common round, share it; returns that round."""
+        """Say hello, go to the largest common round, share it; returns the round reached.
+
+        It is the next one where sites have left for good.
+        """
         first = common_round({n: ask(node, hello(self.signed)) for n, node in self.nodes.items()})
         for name in self.nodes:
             self.deliver(self.sites[name].begin(first))
-        return first
+        return max(site.round for site in self.sites.values())
 
     def deliver(self, parcels: list[Parcel]) -> None:
         """Put parcels where they are addressed to."""

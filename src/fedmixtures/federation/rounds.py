@@ -110,7 +110,9 @@ class SiteRounds:
 
     def begin(self, t: int) -> list[Parcel]:
         """Stand after round `t`; what is to be sent."""
-        return self._stands(asked(self.ask, request("share", job=self.job.key, round=t)))
+        present = sorted(self.present | {self.site})
+        frame = request("share", job=self.job.key, round=t, present=present)
+        return self._stands(asked(self.ask, frame))
 
     def take(self, parcels: Sequence[Parcel]) -> list[dict[str, str]]:
         """Show the node what came; what it rejected, and why."""

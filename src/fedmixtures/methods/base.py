@@ -1,33 +1,30 @@
-"""A method is a small program that every node runs; engines carry its messages.
+"""What every method is, what it says about itself, and what it hands back.
 
-The functions of a program see a *block* of nodes: every array has a leading node axis. A silo in a
-federation is a block of one, a simulation runs blocks of hundreds, with the same code.
+Programs that run in rounds are in `programs`, those that are written from top to bottom in
+`conversation`.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
-from fedmixtures._types import Array, Label, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
+from fedmixtures import _checks
+from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
 from fedmixtures.mixture.covariance_types import check_type
-from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Participants:
     """What is known about the nodes before the first round."""
 
     labels: tuple[Label, ...]
@@ -89,6 +86,8 @@ class Method(eqx.Module):
     """Whether rows may have missing cells (NaN)."""
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
+    needs_equal_components: ClassVar[bool] = False
+    """Whether all nodes must have the same number of components, being joined one by one."""
     moves_rows: ClassVar[bool] = False
     """Whether rows leave their nodes."""
     needs_start: ClassVar[bool] = True
@@ -108,7 +107,9 @@ class Method(eqx.Module):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Refuse what cannot work, before any work is done."""
-        del n_components, network
+        del network
+        if self.needs_equal_components:
+            _checks.same_components(type(self).__name__, n_components)
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
         """The same method with what it takes from the rows before it begins; by default nothing."""
@@ -120,9 +121,9 @@ class Method(eqx.Module):
         """The set all mixtures stay in, where there is one."""
         return None
 
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """What nodes settle before the first round; by default nothing, and nothing is sent."""
-        del meeting
+        del participants
         return Prepared(theta)
 
     @property
@@ -154,140 +155,10 @@ class Method(eqx.Module):
         """Whether Proposition 1 speaks about this program."""
         return False
 
-    def join(
-        self, block: Block, levels: Levels, rows: np.ndarray, account: Account
-    ) -> Outcome | None:
-        """What a node that comes later gets from what the network has found; None: its own fit.
-
-        `rows` (nodes,) are those of the fitted nodes, `levels` and `account` what was found.
-        """
-        del block, levels, rows, account
-        return None
-
     def remedy(self, weighted_degree: float) -> str:
         """What to change if the run diverges at a node of this weighted degree."""
         del weighted_degree
         return "Look at the rows of that node."
-
-
-class NodeRows(eqx.Module):
-    """What the nodes of a block hold and never send; an engine stacks blocks in front."""
-
-    rows: Float[Array, "*blocks nodes m d"] | GappyRows
-    """Padded to a common length; padding has weight zero."""
-    row_weights: Float[Array, "*blocks nodes m"]
-    """Share of each row in its node: sums to one, or to zero where a block has no node."""
-    total_weight: Float[Array, "*blocks nodes"]
-    """Sum of the sample weights, the number of rows if none were given."""
-
-
-class Outgoing(eqx.Module):
-    """What leaves the nodes of a block in one round."""
-
-    broadcast: Any
-    """Arrays (nodes, ...): the same message to every neighbour."""
-    per_slot: Any = None
-    """Arrays (nodes, slots, ...): a message of its own for each neighbour, or nothing."""
-
-
-class Inbox(eqx.Module):
-    """What the nodes of a block have received: their neighbours' last messages."""
-
-    broadcast: Any
-    """Digested messages (nodes, slots, ...)."""
-    per_slot: Any
-    """Messages addressed to this very node (nodes, slots, ...), or nothing."""
-    weight: PerSlot
-    """Edge weight; zero marks a slot without a neighbour."""
-
-
-class Keys(eqx.Module):
-    """Random keys of this round, folded from (seed, round, label of the node, of the neighbour)."""
-
-    node: NodeKeys
-    slot: SlotKeys
-
-
-class Info(eqx.Module):
-    """What a round shows and never reads back: one number per node; engines stack them."""
-
-    fit: Float[Array, "*rounds nodes"]
-    """The local loss, eq. (1), of the state the round began with."""
-    pull: Float[Array, "*rounds nodes"]
-    """What the neighbours add to it: alpha times the weighted sum of discrepancies."""
-    moved: Float[Array, "*rounds nodes"]
-    """Squared distance the parameters moved during the round."""
-    at_bound: Float[Array, "*rounds nodes"]
-    """One where a mean lies on the bound of the feasible set when the round began."""
-
-
-class NodeProgram(Method):
-    """A synchronous message-passing program: nodes talk to their neighbours alone."""
-
-    kind: ClassVar = "neighbours"
-
-    @abc.abstractmethod
-    def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Any:
-        """State before the first round, from the starting mixtures; nothing is sent."""
-
-    def meet(self, state: Any, weight: PerSlot) -> Any:
-        """The same state with room for what is kept of each neighbour; by default nothing is."""
-        del weight
-        return state
-
-    @abc.abstractmethod
-    def outgoing(self, state: Any, weight: PerSlot) -> Outgoing:
-        """What leaves the nodes in this round."""
-
-    def digest(self, broadcast: Any) -> Any:
-        """What a receiver works out from one message alone (one node, no leading axis)."""
-        return broadcast
-
-    @abc.abstractmethod
-    def step(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> tuple[Any, Info]:
-        """One round: neighbours' messages in, the new state and what can be seen of it out."""
-
-    @abc.abstractmethod
-    def result(self, state: Any, data: NodeRows) -> Mixture:
-        """The nodes' mixtures; nothing is sent."""
-
-    def account(self, state: Any, data: NodeRows) -> Any:
-        """What else there is to tell: named arrays of nodes and of slots, or None."""
-        del state, data
-        return None
-
-
-class HubProgram(Method):
-    """A synchronous program with a hub: every node sends to it, and all receive its reply.
-
-    The hub sees every node's messages in the clear, and `prepare` is its work too: it sees every
-    node's starting mixture where a method begins with one.
-    """
-
-    kind: ClassVar = "hub"
-
-    @abc.abstractmethod
-    def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Any:
-        """State before the first round, from the own starting mixture and what the hub has sent."""
-
-    @abc.abstractmethod
-    def upload(self, state: Any, data: NodeRows) -> tuple[Any, Any]:
-        """What leaves each node (nodes, ...), and what it keeps of that work for its `step`."""
-
-    @abc.abstractmethod
-    def hub(self, messages: Any, rows: PerNode, hub_state: Any) -> tuple[Any, Any]:
-        """The reply to all nodes and the hub's new state, from the messages of all nodes.
-
-        `rows` counts each node's rows (known from the first contact); zero where there is no node.
-        """
-
-    @abc.abstractmethod
-    def step(self, state: Any, kept: Any, reply: Any, data: NodeRows) -> tuple[Any, Info]:
-        """The hub's reply in, the new state and what can be seen of the old one out."""
-
-    @abc.abstractmethod
-    def result(self, state: Any, data: NodeRows) -> Mixture:
-        """The nodes' mixtures; nothing is sent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,6 +169,61 @@ class Account:
     """(nodes, ...) in the order of the labels."""
     edges: dict[str, np.ndarray] = field(default_factory=dict)
     """(edges, 2, ...) in the order of the network: the view of the source, then of the target."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trust:
+    """An account that tells of trust, by edge and by group.
+
+    A method is read so if its account names an array ``trusted`` of edges; its further arrays, by
+    whatever name, are evidence that is passed on as it is.
+    """
+
+    labels: tuple[Label, ...]
+    source: np.ndarray
+    target: np.ndarray
+    trusted: np.ndarray
+    """(edges,) whether both ends trust each other."""
+    group: np.ndarray
+    """(nodes,) number of the group of each node, counted from 0 in the order of the labels."""
+    account: Account
+
+    @classmethod
+    def of(cls, account: Account | None, network: Network) -> Trust | None:
+        """The account's view of trust; None where it has none."""
+        if account is None or "trusted" not in account.edges:
+            return None
+        trusted = np.logical_and.reduce(np.asarray(account.edges["trusted"], dtype=bool), axis=1)
+        ends = network.source, network.target
+        group = account.nodes.get("group")
+        group = network.parts(trusted) if group is None else group
+        first, number = np.unique(group, return_index=True, return_inverse=True)[1:]
+        rank = np.argsort(np.argsort(first))
+        return cls(network.labels, *ends, trusted, rank[number.reshape(-1)], account)
+
+    @property
+    def groups(self) -> list[tuple[Label, ...]]:
+        """Labels of the nodes of each group."""
+        return [
+            tuple(self.labels[i] for i in np.flatnonzero(self.group == number))
+            for number in range(self.group.max(initial=-1) + 1)
+        ]
+
+    def edges(self) -> list[dict[str, Any]]:
+        """One plain record per edge: its ends, whether it is trusted, and all evidence of it.
+
+        Evidence is a pair: seen from the source, seen from the target.
+        """
+        evidence = {name: of for name, of in self.account.edges.items() if name != "trusted"}
+        return [
+            {
+                "source": self.labels[self.source[e]],
+                "target": self.labels[self.target[e]],
+                "trusted": bool(self.trusted[e]),
+                **{name: tuple(of[e].tolist()) for name, of in evidence.items()},
+            }
+            for e in range(len(self.source))
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,138 +278,11 @@ class OneShot(Method):
 
     kind: ClassVar = "one-shot"
     needs_start: ClassVar = False
-
-    @property
-    @abc.abstractmethod
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Who receives what nodes send."""
+    recipients: ClassVar[Literal["hub", "nobody"]] = "hub"
+    """Who receives what nodes send."""
 
     @abc.abstractmethod
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """Fit the nodes' mixtures; `theta` holds starting mixtures where the user gave some."""
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """The nodes that one process runs a conversation for: all of them, or a single silo's one.
-
-    Nodes are listed by position, their neighbours as directed edges: sorted by receiver, then by
-    the hash of the sender's label, so that no number depends on the order in which nodes came.
-    """
-
-    data: NodeData
-    """Rows, row weights and labels of these nodes; ``data.of(i)`` are those of one."""
-    n_components: np.ndarray
-    """(nodes,)"""
-    seed: int
-    dtype: str
-    start: Mixture | None
-    """Starting mixtures, where the user gave some."""
-    line: np.ndarray
-    """(nodes,) where each node's own message stands in the reply to a `Broadcast`."""
-    receiver: np.ndarray
-    """(edges,) the node that hears."""
-    sender: np.ndarray
-    """(edges,) the line of the node that is heard, in the reply to a `Broadcast`."""
-    weight: np.ndarray
-    """(edges,) positive."""
-    neighbour: np.ndarray
-    """(edges,) `label_hash` of the node that is heard."""
-    reverse: np.ndarray
-    """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """One message to all neighbours. Reply: a table (lines, ...), own messages among them.
-
-    ``table[block.sender]`` is what was heard over every edge, ``table[block.line]`` what was sent.
-    """
-
-    message: Any
-    """Pytree of arrays (nodes, ...)."""
-    rows: np.ndarray | None = None
-    """The block's rows in the units of the message: what a silo's gate counts behind it."""
-
-
-@dataclass(frozen=True)
-class PerNeighbour:
-    """A message to each neighbour. Reply: what came over every edge, (edges, ...)."""
-
-    message: Any
-    """Pytree of arrays (edges, ...): over edge e to the sender of e, who hears it from there."""
-
-
-class Groups(NamedTuple):
-    """Which nodes belong together; each (nodes,) int64."""
-
-    label: np.ndarray
-    """A number that all nodes of a group share, made from their labels and not from positions."""
-    size: np.ndarray
-    """How many they are."""
-    rank: np.ndarray
-    """Place of the node in its group: most live edges first, then by the hash of its label."""
-
-
-@dataclass(frozen=True)
-class Connect:
-    """Find the groups that are connected by edges live from both ends. Reply: `Groups`."""
-
-    live: np.ndarray
-    """(edges,) bool."""
-
-
-@dataclass(frozen=True)
-class Sum:
-    """Totals over groups. Reply: the total of each node's own group, (nodes, ...)."""
-
-    share: Any
-    """Pytree of arrays (nodes, ...)."""
-    group: np.ndarray | None = None
-    """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
-    spread: Any = 1.0
-    """Standard deviation of what one row adds, a number or a pytree like the share: between silos
-    no total is finer than a part of it. Zero: no row is in it, but messages that were broadcast
-    before. Of a `Statistics`: the covariances (nodes, ..., d, d) that it was taken under; its
-    log-likelihood stays at home."""
-
-
-Request = Broadcast | PerNeighbour | Connect | Sum
-
-
-class Conversation(Method):
-    """A program that is written from top to bottom: it asks, and goes on when it has the reply.
-
-    Every process runs the same generator on its own block: a simulation one for all nodes, a silo
-    one for its node. Whoever drives it carries the messages, so that what leaves a node is what is
-    yielded and nothing else. To go on after a crash a silo runs the generator again on the replies
-    it has kept: `run` has to be deterministic, given block and replies. All nodes make the same
-    requests in the same order, so that conditions for a further request must be known to all
-    (totals over everybody, say).
-    """
-
-    kind: ClassVar = "conversation"
-    needs_start: ClassVar = False
-
-    @abc.abstractmethod
-    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
-        """Yield requests, get replies, return the outcome."""
-
-
-def counts(data: NodeRows) -> RowWeights:
-    """Row weights that sum to the rows of each node."""
-    return data.row_weights * data.total_weight[:, None]
-
-
-def shown(fit: PerNode, moved: PerNode) -> Info:
-    """What a round of a method without pull and bounds shows."""
-    nothing = jnp.zeros_like(fit)
-    return Info(fit, nothing, moved, nothing)
-
-
-def squared_distance(a: Mixture, b: Mixture) -> PerNode:
-    """Squared Euclidean distance of the stacked parameters of each node, as they stand."""
-    squares = jax.tree.map(lambda x, y: jnp.square(x - y).reshape(len(x), -1).sum(-1), a, b)
-    return squares.weights + squares.means + squares.covariances

@@ -23,7 +23,7 @@ from jaxtyping import Float
 
 from fedmixtures._types import Array, PerNode
 from fedmixtures.kernels.dispatch import nll_of_statistics, statistics
-from fedmixtures.methods.base import NodeRows
+from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.linear import inverse_cholesky

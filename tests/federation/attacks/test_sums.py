@@ -6,6 +6,8 @@ release point of true nodes. The attacker is a member: it knows its own rows and
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from fedmixtures.federation.node.budgets import BudgetSpent, ReleaseBudget
 from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.wire.message import MaskedShare, ModelRefused, encode_message
-from fedmixtures.methods.base import Connect, Conversation, Sum
+from fedmixtures.methods.conversation import Connect, Conversation, Sum
 from fedmixtures.mixture.moments import Statistics
 
 NAMES = ("aachen", "bergen", "cork")
@@ -139,9 +141,10 @@ def start(k: int, rng) -> Mixture:
 
 
 class Parts(Conversation):
-    """A sum over some of the sites, then one over all."""
+    """Sums over some of the sites, then one over all."""
 
     together: tuple
+    times: int = 1
 
     def run(self, block):
         mine = block.data.labels[0] in self.together
@@ -149,7 +152,8 @@ class Parts(Conversation):
         live = np.array([mine and int(other) in hashes for other in block.neighbour])
         groups = yield Connect(live)
         share = block.data.rows.sum(0)[None]
-        part = yield Sum(share, groups.label)
+        for _ in range(self.times):
+            part = yield Sum(share, groups.label)
         return share, part, (yield Sum(share))
 
 
@@ -165,6 +169,55 @@ def test_who_is_in_no_part_is_in_step_with_the_others(tmp_path):
         expected = sum(of[other][0] for other in NAMES) if name in NAMES else share
         np.testing.assert_allclose(part, expected, atol=1e-5)
         np.testing.assert_allclose(whole, everybody, atol=1e-5)
+
+
+def test_a_member_lost_inside_a_sum_costs_the_others_one_more(tmp_path):
+    """Begun again under other masks, and counted again; a sum over all that are left is theirs."""
+    rng = np.random.default_rng(10)
+    rows = {name: blobs(30, rng) for name in (*NAMES, "delft", "essen", "faro", "ghent")}
+    group = Group(tmp_path, rows, Parts(NAMES), Gate(0, 0, rounding=0.0), k=1)
+    while group.sessions["aachen"].exchange.members is None:
+        group.exchange()
+    t = group.sessions["aachen"].reached
+    sent = group.sessions["aachen"]
+    sent.passed(sent)
+    before = next(iter(sent.exchange.released.values())).numbers
+    del group.sessions["ghent"]
+    for session in group.sessions.values():
+        session.leave(t, {"ghent"})
+        session.go_to(t)
+        assert session.reached == t + 1
+    sent.passed(sent)
+    assert not (next(iter(sent.exchange.released.values())).numbers == before).any()
+    group.run()
+    of = {name: session.outcome for name, session in group.sessions.items()}
+    for name, (_, part, whole) in of.items():
+        if name in NAMES:
+            np.testing.assert_allclose(part, sum(of[other][0] for other in NAMES), atol=1e-5)
+        np.testing.assert_allclose(whole, sum(share for share, _, _ in of.values()), atol=1e-5)
+    sums = json.loads((tmp_path / "aachen" / "sums.json").read_text())["rows"]
+    assert {members: sum(n.values()) for members, by_job in sums.items()
+            for n in by_job.values()} == {"|".join(NAMES): 2, "|".join(sorted(of)): 1}  # fmt: skip
+
+
+def test_going_back_because_somebody_left_is_no_way_to_sums_that_cost_nothing(tmp_path):
+    """A hub that says so after two sums: both are asked for again, and four are counted."""
+    rng = np.random.default_rng(11)
+    rows = {name: blobs(30, rng) for name in (*NAMES, "delft", "essen", "faro", "ghent")}
+    group = Group(tmp_path, rows, Parts(NAMES, 2), Gate(0, 0, rounding=0.0), k=1)
+    while group.sessions["aachen"].exchange.members is None:
+        group.exchange()
+    t = group.sessions["aachen"].reached
+    for _ in range(2):
+        group.exchange()
+    del group.sessions["ghent"]
+    for session in group.sessions.values():
+        session.leave(t, {"ghent"})
+        session.go_to(t)
+    for _ in range(2):
+        group.exchange()
+    (sums,) = json.loads((tmp_path / "aachen" / "sums.json").read_text())["rows"].values()
+    assert [sum(by_number.values()) for by_number in sums.values()] == [4]
 
 
 def test_totals_are_the_plain_ones(tmp_path):

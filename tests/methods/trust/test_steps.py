@@ -9,18 +9,18 @@ import fedmixtures as fm
 from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import conversation_block, node_block
-from fedmixtures.engine.run.conversation import InProcess, converse
+from fedmixtures.engine.run.once import InProcess, converse
 from fedmixtures.graph.convert import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
-from fedmixtures.methods.base import Groups
+from fedmixtures.methods.conversation import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
 from fedmixtures.methods.trust_then_pool.tiles import ALL, tile_size
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
-from fedmixtures.mixture.precision import double
 
 pytestmark = pytest.mark.rounding
 K = 2

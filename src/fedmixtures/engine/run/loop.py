@@ -16,15 +16,14 @@ from fedmixtures._types import Device
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout, on_host
 from fedmixtures.engine.layout.shards import build_sharded_layout
-from fedmixtures.engine.run.checkpoint import Checkpoint, fingerprint
-from fedmixtures.engine.run.hub import HubRunner
-from fedmixtures.engine.run.rounds import NeighbourRunner
+from fedmixtures.engine.run.rounds import HubRunner, NeighbourRunner
 from fedmixtures.engine.run.runner import Runner, dynamic, gather
 from fedmixtures.engine.run.sharded import DeviceRunner
-from fedmixtures.engine.run.watch import Progress, Trace, Trouble
+from fedmixtures.engine.run.watch import Checkpoint, Progress, Trace, Trouble, fingerprint
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import HubProgram, Info, Meeting, Method
+from fedmixtures.methods.base import Method, Participants
+from fedmixtures.methods.programs import HubProgram, Info
 from fedmixtures.mixture.mixture import Mixture
 
 CHUNK_CELLS = 200_000
@@ -69,7 +68,9 @@ class Run:
         self.runner = self._runner()
         self.layout = self.runner.layout
         rows, degree = data.total_weights(), network.degree
-        self.prepared = program.prepare(theta, Meeting(data.labels, rows, degree, options.seed))
+        self.prepared = program.prepare(
+            theta, Participants(data.labels, rows, degree, options.seed)
+        )
         self.initial = self.runner.start(self.program, self.prepared)
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         often = LOOK_EVERY if options.tol > 0 else longest
@@ -265,7 +266,6 @@ class Run:
             message,
             Certificate.of(history) if self.given.certifiable else None,
             self.runner.traffic(self.program, states, done, self.prepared),
-            self.runner.account(self.program, states),
-            self.layout.shards,
-            self.converged,
+            shards=self.layout.shards,
+            converged=self.converged,
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmixtures.federation.masked_sums import OpenedSets
-from fedmixtures.io.durable import write_durably
+from fedmixtures.io.storage import write_durably
 
 
 class BudgetSpent(ValueError):
@@ -117,13 +117,13 @@ class Sums:
     def __init__(self, account: LockedRecord, most: int, data_set: str):
         self.account, self.most, self.data_set = account, most, data_set
 
-    def enter(self, job: str, members: frozenset[str], number: int, cost: int) -> None:
+    def enter(self, job: str, members: frozenset[str], number: str, cost: int) -> None:
         """Sum `number` of a job is about to take place; the same one again costs nothing."""
         with self.account.locked() as content:
             sets = content.setdefault(self.data_set, {})
             OpenedSets([frozenset(known.split("|")) for known in sets]).admit(members)
             sums = sets.setdefault("|".join(sorted(members)), {}).setdefault(job, {})
-            sums.setdefault(str(number), cost)
+            sums.setdefault(number, cost)
             if sum(sums.values()) > self.most:
                 raise BudgetSpent(
                     f"the job asks for more than {self.most} sums over the same members, which is "

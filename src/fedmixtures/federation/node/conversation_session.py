@@ -12,6 +12,10 @@ Shares of sums go to all members, who each add them up: nobody announces a total
 forge one, and who sends different shares to different members is found out at the next sum. To go
 on after a fault the node runs the conversation again on what it heard, and sends again the boxes it
 sent.
+
+A site may leave for good. All that are left begin their present request again without it. A sum
+over the others would show the share of the one that is missing, so that sums it was in have no
+total from then on, and what is known so far stays; sums of other members go on.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import numpy as np
 from fedmixtures.data.node_data import label_hash
 from fedmixtures.engine.layout.blocks import node_block
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.masked_sums import SMALLEST_GROUP, total
+from fedmixtures.federation.masked_sums import SMALLEST_GROUP, OpenedSets, SumRefused, total
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.job_program import feasible_of
 from fedmixtures.federation.node.session import Refused, job_rows, rows_fingerprint
@@ -44,12 +48,12 @@ from fedmixtures.federation.wire.message import (
     decode_share,
     decode_whole,
 )
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Outcome
+from fedmixtures.methods.conversation import (
     Broadcast,
     Connect,
     Conversation,
     Groups,
-    Outcome,
     PerNeighbour,
     Request,
     Sum,
@@ -68,6 +72,8 @@ class SumShare:
     """Standard error of each number with one row behind it."""
     members: frozenset[str]
     number: int
+    attempt: int
+    """How many sites had left: a request that is begun again has masks of its own."""
     cost: int
     """As how many sums this counts."""
     seen: str
@@ -79,6 +85,8 @@ class Exchange:
 
     messages: Mapping[str, object]
     decode: Callable[[bytes], Any]
+    members: frozenset[str] | None = None
+    """Of a sum over rows."""
     released: dict[str, Message] = field(default_factory=dict)
     """The messages as they left, once they have passed the gate."""
 
@@ -100,6 +108,10 @@ def _in_units(units: np.ndarray, first: Any, second: Any) -> tuple[np.ndarray, n
     return (units @ np.asarray(first, np.float64)[..., None])[..., 0], second
 
 
+class _SiteLeft(Exception):  # noqa: N818
+    """Thrown into a request that has to be begun again."""
+
+
 class ConversationSession:
     """What a node holds for a conversation between two requests of its carrier."""
 
@@ -113,7 +125,7 @@ class ConversationSession:
         self.support, self.feasible = self.at_home, feasible_of(program)
         self.fingerprint = rows_fingerprint(job, self.at_home.rows)
         self.store = Store(folder, self.fingerprint, keep=job.last_round)
-        self.inputs, self.released = self.store.answers()
+        self.inputs, self.released, self.leaves = self.store.answers()
         self.passed: Callable[[Any], None] = lambda session: None
         """Lets the messages of the present exchange through the gate; set by the node."""
         self.round: int | None = None
@@ -142,23 +154,49 @@ class ConversationSession:
         """Whether the conversation has come to its end."""
         return self.exchange is None
 
+    @property
+    def gone(self) -> list[str]:
+        """Sites that have left for good."""
+        return sorted(name for names in self.leaves.values() for name in names)
+
+    @property
+    def key(self) -> str:
+        """What boxes are sealed under: those from before somebody left open no more."""
+        return "|".join([self.job.key, *sorted(self.left)])
+
     def available(self) -> list[int]:
         """Exchanges this node can go back to: all that it has kept."""
-        t = 0
-        while self.store.boxes(t, "heard") is not None:
-            t += 1
-        return list(range(t + 1))
+        t = last = 0
+        while t in self.leaves or self.store.boxes(t, "heard") is not None:
+            last, t = (last if t in self.leaves else t + 1), t + 1
+        return list(range(last + 1))
+
+    def leave(self, t: int, names: set[str]) -> None:
+        """Sites that do not come back: exchange `t` is void, and those after it never were."""
+        new = names - set(self.gone)
+        if not new:
+            return
+        staying = set(self.job.sites) - names
+        if self.site not in staying or 2 * len(staying) < len(self.job.sites):
+            raise Refused("fewer than half of the job's sites are left: it is not gone on with")
+        if t not in self.available():
+            raise Refused(f"exchange {t} is not on disk here")
+        self.store.forget(t)
+        self.store.note(t, left=sorted(new))
+        self.inputs, self.released, self.leaves = self.store.answers()
+        self.round = None
 
     def go_to(self, t: int) -> None:
         """Stand after `t` exchanges: from memory, or by running again on what was heard."""
-        if self.round == t:
+        if self.round == t and t not in self.leaves:
             self.state_from = "memory"
             return
         if t not in self.available():
             raise Refused(f"exchange {t} is not on disk here")
         self._begin()
-        for _ in range(t):
-            self.replay()
+        while self.reached < t or self.reached in self.leaves:
+            if not self.replay():
+                raise Refused(f"exchange {self.reached} is not on disk here")
         self.state_from = "disk" if t else "init"
 
     def _begin(self) -> None:
@@ -167,6 +205,9 @@ class ConversationSession:
         self.sets: dict[frozenset[str], int] = {}
         self.seen: dict[frozenset[str], str] = {}
         self.mass_of: dict[frozenset[str], float] = {}
+        self.left: frozenset[str] = frozenset()
+        self.shared: list[frozenset[str]] = []
+        """Members of the sums that this site has sent a share of."""
         self.outcome: Outcome | None = None
         self.generator = self._conversation()
         self.exchange: Exchange | None = next(self.generator)
@@ -194,6 +235,13 @@ class ConversationSession:
 
     def replay(self) -> bool:
         """Go on with what was heard before in this exchange; False if it was not answered."""
+        if (names := self.leaves.get(self.reached)) is not None:
+            self.left |= frozenset(names)
+            self.n_models += 1  # what is begun again may be another model
+            if self.reached == 0 and self.store.boxes(0) is None:  # nothing has been sent yet
+                self.exchange = None
+            self._goes_on(lambda: self.generator.throw(_SiteLeft()))
+            return True
         contents = self.store.boxes(self.reached, "heard")
         if contents is None or self.exchange is None:
             return False
@@ -219,9 +267,14 @@ class ConversationSession:
 
     def _advance(self, heard: dict[str, Any]) -> None:
         self.passed(self)  # what was sent is part of what the conversation goes on with
+        self._goes_on(lambda: self.generator.send(heard))
+
+    def _goes_on(self, resumed: Callable[[], Exchange]) -> None:
+        if self.exchange is not None and self.exchange.members is not None:
+            self.shared.append(self.exchange.members)
         self.round, self.heard, self.contents = self.reached + 1, {}, {}
         try:
-            self.exchange = self.generator.send(heard)
+            self.exchange = resumed()
         except StopIteration as end:
             self.exchange, self.outcome, self.support = None, end.value, self.at_home
 
@@ -257,7 +310,15 @@ class ConversationSession:
                 request = conversation.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = yield from self._carried(request)
+            answer = yield from self._carried_whole(request)
+
+    def _carried_whole(self, request: Request) -> Exchanges:
+        """A request from its first exchange to its last, with the same sites in all of them."""
+        while True:
+            try:
+                return (yield from self._carried(request))
+            except _SiteLeft:
+                continue
 
     def _carried(self, request: Request) -> Exchanges:
         match request:
@@ -285,7 +346,7 @@ class ConversationSession:
         self.support = Support(np.asarray(request.rows), self.at_home.people)
         k, d = mixture.n_components, mixture.n_features
         said = ModelMessage(mixture, float(np.asarray(message.rows)[0]))
-        exchange = Exchange(
+        exchange = self._to_neighbours(
             dict.fromkeys(self.edges, said),
             lambda content: decode_model(content, k, d, self.feasible),
         )
@@ -296,15 +357,19 @@ class ConversationSession:
             Mixture(np.full(k, 1 / k), np.zeros((k, d)), np.stack([np.eye(d)] * k))
         )
         usable = lambda found: blank if found is None or isinstance(found, Silence) else found
-        lines = [usable(own), *(usable(heard[name]) for name in self.edges)]
+        lines = [usable(own), *(usable(heard.get(name)) for name in self.edges)]
         theta = Mixture(*map(np.stack, zip(*(m.mixture.parts for m in lines), strict=True)))
         rows = np.array([line.rows for line in lines])
         return type(message)(theta, rows, ((theta.weights > 0).sum(-1) < k) | (rows == 0))
 
     def _bits(self, bits: np.ndarray) -> Exchanges:
         said = {name: Whole(np.array([int(b)])) for name, b in zip(self.edges, bits, strict=True)}
-        heard = yield Exchange(said, lambda content: decode_whole(content, 1, 0, 1))
-        return np.array([heard[name][0] == 1 for name in self.edges], dtype=bool)
+        heard = yield self._to_neighbours(said, lambda content: decode_whole(content, 1, 0, 1))
+        return np.array([heard.get(name, (0,))[0] == 1 for name in self.edges], dtype=bool)
+
+    def _to_neighbours(self, messages: Mapping[str, object], decode: Any) -> Exchange:
+        """An exchange with those of them who have not left."""
+        return Exchange({s: m for s, m in messages.items() if s not in self.left}, decode)
 
     def _labels(self, labels: np.ndarray) -> Exchanges:
         """Labels of nodes, as numbers of sites: whatever else a method may put there is refused."""
@@ -313,8 +378,11 @@ class ConversationSession:
             raise Refused("the method gives a neighbour a number that is the label of no site")
         numbers = map(known.index, labels.tolist())
         said = {name: Whole(np.array([n])) for name, n in zip(self.edges, numbers, strict=True)}
-        heard = yield Exchange(said, lambda content: decode_whole(content, 1, 0, len(known) - 1))
-        return np.array([known[int(heard[name][0])] for name in self.edges], dtype=np.int64)
+        decode = lambda content: decode_whole(content, 1, 0, len(known) - 1)
+        heard = yield self._to_neighbours(said, decode)
+        own = {name: (self.job.sites.index(name),) for name in self.edges}
+        found = [known[int(heard.get(name, own[name])[0])] for name in self.edges]
+        return np.array(found, dtype=np.int64)
 
     def _connect(self, live: np.ndarray) -> Exchanges:
         """Members of the own group and their live edges, passed on from neighbour to neighbour.
@@ -333,7 +401,7 @@ class ConversationSession:
                 for name, is_live in zip(self.edges, both, strict=True)
             }
             decode = lambda content: decode_whole(content, len(sites), -1, len(sites))
-            heard = yield Exchange(said, decode)
+            heard = yield self._to_neighbours(said, decode)
             for name, is_live in zip(self.edges, both, strict=True):
                 if is_live:
                     table = np.maximum(table, heard[name])
@@ -350,7 +418,7 @@ class ConversationSession:
 
     def _may_pool(self, members: frozenset[str]) -> bool:
         """At least three, and so that what everybody has less than they is nobody or three too."""
-        others = len(self.job.sites) - len(members)
+        others = len(self.job.sites) - len(self.left) - len(members)
         return len(members) >= SMALLEST_GROUP and (others == 0 or others >= SMALLEST_GROUP)
 
     def _sum(self, share: Any, group: Any, spread: Any) -> Exchanges:
@@ -359,10 +427,13 @@ class ConversationSession:
             label = int(np.asarray(group)[0])
             found = [known for known, of in self.sets.items() if of == label]
             members = found[0] if found else frozenset([self.site])
-        if len(members) < SMALLEST_GROUP:  # alone, and in step with the others all the same
+        alone, members = len(members) < SMALLEST_GROUP, members - self.left
+        if alone or not self._may_open(members):  # in step with the others all the same
+            if group is None:
+                raise Refused("a site left before all knew the units: submit the job without it")
             for _ in range(2 if isinstance(share, Statistics) else 1):
                 yield Exchange({}, lambda content: None)
-            return share
+            return share if alone else jax.tree.map(lambda part: np.full_like(part, np.nan), share)
         if isinstance(share, Statistics):
             return (yield from self._statistics(share, np.asarray(spread, np.float64), members))
         leaves, structure = jax.tree.flatten(share)
@@ -428,16 +499,26 @@ class ConversationSession:
         slack = 2.0 + 0.05 * abs(known)
         return (masses[0] > -slack).all(-1) & (np.abs(rows - known) <= slack)
 
+    def _may_open(self, members: frozenset[str]) -> bool:
+        """Whether no sum that a share was sent for tells, less this one, about one or two sites."""
+        try:
+            OpenedSets(self.shared).admit(members)
+        except SumRefused:
+            return False
+        return len(members) >= SMALLEST_GROUP
+
     def _added(
         self, values: np.ndarray, widths: np.ndarray, members: frozenset[str], cost: int
     ) -> Exchanges:
         """One masked sum: the total that every member works out."""
         seen = self.seen.setdefault(members, hashlib.sha256(b"").hexdigest())
         # By the exchange, which all members are in: not all of them have been in the same sums.
-        share = SumShare(values, widths, members, self.reached, cost, seen)
+        share = SumShare(values, widths, members, self.reached, len(self.left), cost, seen)
         others = sorted(members - {self.site})
         exchange = Exchange(
-            dict.fromkeys(others, share), lambda content: decode_share(content, len(values), seen)
+            dict.fromkeys(others, share),
+            lambda content: decode_share(content, len(values), seen),
+            members if widths.any() else None,
         )
         heard = yield exchange
         own = exchange.released[others[0]]

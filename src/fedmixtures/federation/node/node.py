@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedmixtures.engine.run.cache import compilation_cache
+import numpy as np
+
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases, Sums
@@ -30,8 +31,9 @@ from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, i
 from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
-from fedmixtures.methods.base import Conversation
-from fedmixtures.mixture.precision import double
+from fedmixtures.kernels.compiling import compilation_cache
+from fedmixtures.methods.conversation import Conversation
+from fedmixtures.mixture.arithmetic import double
 
 MAX_SESSIONS = 2
 AnySession = Session | ConversationSession
@@ -129,7 +131,8 @@ class Node:
         session = self.sessions[job.key]
         self.log.write("hello", job=job.key, name=job.name, signer=signed.signer,
                        rounds=session.available()[-1])  # fmt: skip
-        return self._reply("hello", session, rounds=session.available())
+        gone = session.gone if isinstance(session, ConversationSession) else []
+        return self._reply("hello", session, rounds=session.available(), gone=gone)
 
     def _verify(self, signed: SignedJob) -> None:
         """Only a researcher whom this site has pinned can have it work."""
@@ -158,6 +161,12 @@ class Node:
 
     def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
         program = program_of(job)
+        needs_whole = isinstance(program, Conversation) or job.privacy is not None
+        if needs_whole and np.isnan(self.support.rows).any():
+            raise JobRefused(
+                f"site {self.name!r} has rows with missing cells, and between sites these are "
+                "fitted by GTVMin without differential privacy alone: fill them, or leave them out"
+            )
         if isinstance(program, Conversation):
             gate = self.config.gate
             session = ConversationSession(job, self.name, self.support, folder, program, gate)
@@ -168,8 +177,17 @@ class Node:
     def _share(self, request: Frame) -> Frame:
         """Stand after the round asked for and seal the model for every neighbour."""
         session, t = self._session(request), self._round(request)
+        if isinstance(session, ConversationSession):
+            session.leave(t, self._absent(session, request))
         session.go_to(t)
         return self._released(session, "share")
+
+    def _absent(self, session: AnySession, request: Frame) -> set[str]:
+        """Sites of the job that a request says do not take part any more."""
+        present = request.head.get("present", list(session.job.sites))
+        if not isinstance(present, list) or not all(isinstance(name, str) for name in present):
+            raise Refused("`present` is no list of sites")
+        return set(session.job.sites) - set(present)
 
     def _take(self, request: Frame) -> Frame:
         """Open and check messages of this round or earlier ones, without a step."""
@@ -235,7 +253,7 @@ class Node:
             raise ModelRefused("a message of that round or a later one was already taken")
         if not isinstance(box, str) or box not in request.boxes:
             raise ModelRefused("there is no box with the message")
-        address = Address(session.job.key, source_round, source, self.name)
+        address = Address(session.key, source_round, source, self.name)
         sender = self.roster.sealing_key(source, "site")
         session.accept(source, source_round, self.key.open(request.boxes[box], sender, address))
 

@@ -17,8 +17,8 @@ import jax.random as jr
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.methods.base import Inbox, Info, Keys, NodeRows
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.programs import Inbox, Info, Keys, NodeRows
 from fedmixtures.mixture.density import local_loss
 from fedmixtures.mixture.mixture import Mixture
 

@@ -110,7 +110,7 @@ class ReleasePoint:
             session.released[t] = mark
 
     def _sealed(self, release: Clearance, session: Any, name: str, role: Role) -> bytes:
-        address = Address(session.job.key, session.reached, self.site, name)
+        address = Address(session.key, session.reached, self.site, name)
         return self.key.seal(release.content, self.roster.sealing_key(name, role), address)
 
 
@@ -144,7 +144,9 @@ def _whole(point: ReleasePoint, message: Whole, session: Any) -> tuple[Message, 
 
 def _share(point: ReleasePoint, share: SumShare, session: Any) -> tuple[Message, int]:
     """Rounded, then masked: nobody sees more than the sum over all members."""
-    point.sums.enter(session.fingerprint, share.members, share.number, share.cost)
+    point.sums.enter(
+        session.fingerprint, share.members, f"{share.number}.{share.attempt}", share.cost
+    )
     d = len(session.job.features)
     errors = point.gate.rounding * np.sqrt(point.gate.threshold(d)) * share.coarseness
     values = to_grid(share.values, errors, uniform(point.secret, len(share.values)))
@@ -153,7 +155,8 @@ def _share(point: ReleasePoint, share: SumShare, session: Any) -> tuple[Message,
     secrets = {
         name: point.key.shared(point.roster.sealing_key(name, "site"), context) for name in others
     }
-    name = SumName(session.job.key, share.number, 0, tuple(sorted(share.members)))
+    members = tuple(sorted(share.members))
+    name = SumName(session.job.key, share.number, share.attempt, members)
     return MaskedShare(masked(values, point.site, secrets, name), share.seen), 0
 
 

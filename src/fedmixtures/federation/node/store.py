@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.federation.wire.frames import Frame, FrameError
-from fedmixtures.io.arrays import read_arrays, write_arrays
-from fedmixtures.io.durable import write_durably
+from fedmixtures.io.storage import read_arrays, write_arrays, write_durably
 from fedmixtures.mixture.mixture import Mixture
 
 KIND = "node state"
@@ -89,9 +88,19 @@ class Store:
     # No second answer: what a round was computed from and what left after it are on disk before the
     # boxes leave, for the whole job, and hold whatever anybody says about restarting.
 
-    def note(self, t: int, inputs: Inputs | None = None, released: str | None = None) -> None:
-        """Round `t` was computed from these messages, or this content left after it."""
-        line = {"rows": self.fingerprint, "round": t}
+    def note(
+        self,
+        t: int,
+        inputs: Inputs | None = None,
+        released: str | None = None,
+        left: Sequence[str] | None = None,
+    ) -> None:
+        """Round `t` was computed from these messages; this content left after it; these sites did.
+
+        Where sites left, what was noted of later rounds holds no more.
+        """
+        line: dict[str, Any] = {"rows": self.fingerprint, "round": t}
+        line |= {} if left is None else {"left": list(left)}
         line |= {} if inputs is None else {"inputs": {s: list(i) for s, i in inputs.items()}}
         line |= {} if released is None else {"released": released}
         with open(self.folder / "answers.jsonl", "a", encoding="utf-8") as file:
@@ -99,17 +108,33 @@ class Store:
             file.flush()
             os.fsync(file.fileno())
 
-    def answers(self) -> tuple[dict[int, Inputs], dict[int, str]]:
-        """By round: what it was computed from, and the digest of what left after it."""
+    def answers(self) -> tuple[dict[int, Inputs], dict[int, str], dict[int, list[str]]]:
+        """By round: what it was computed from, the digest of what left after it, sites that did."""
         inputs: dict[int, Inputs] = {}
         released: dict[int, str] = {}
+        leaves: dict[int, list[str]] = {}
         for line in json_lines(self.folder / "answers.jsonl"):
             if line["rows"] == self.fingerprint:
+                if "left" in line:
+                    t = line["round"]
+                    inputs = {r: found for r, found in inputs.items() if r < t}
+                    released = {r: found for r, found in released.items() if r <= t}
+                    # Who had left further on is away from here on, too.
+                    later = [name for r in sorted(leaves) if r >= t for name in leaves[r]]
+                    leaves = {r: names for r, names in leaves.items() if r < t}
+                    leaves[t] = later + line["left"]
                 if "inputs" in line:
                     inputs[line["round"]] = {s: (r, d) for s, (r, d) in line["inputs"].items()}
                 if "released" in line:
                     released[line["round"]] = line["released"]
-        return inputs, released
+        return inputs, released, leaves
+
+    def forget(self, t: int) -> None:
+        """What was heard in round `t` and later, and sent after it."""
+        for kind, first in (("heard", t), ("sent", t + 1)):
+            for old in _numbers(self.folder, kind):
+                if old >= first:
+                    self._path(kind, old).unlink(missing_ok=True)
 
     def keep_boxes(self, t: int, boxes: Mapping[str, bytes], kind: str = "sent") -> None:
         """Boxes of round `t` by destination, as they are about to leave; or ``heard`` contents."""

@@ -124,8 +124,10 @@ class RoundsController(Controller):
             return {"outcome": "refused", "reasons": refused}
         if lost or abort.triggered:
             return {"outcome": "lost", "sites": lost}
-        common = common_round(self.replies)
+        gone = {name for reply in self.replies.values() for name in reply.head.get("gone", ())}
+        here = [client for client in here if client.name not in gone]
         present = [client.name for client in here]
+        common = common_round({name: self.replies[name] for name in present})
         ready = time.time()
         run = request("run", round=common, present=present, deadline=self.deadline)
         lost = self._ask_all("run", run, here, abort, fl_ctx, 0)

@@ -141,11 +141,6 @@ class Driver:
         job, record, last = signed.job, FitRecord(), ""
         for number in range(max_segments):
             here = self.wait_for(job.sites, patience)
-            if job.needs_all and (away := sorted(set(job.sites) - set(here))):
-                raise FederationError(
-                    f"{', '.join(away)} did not come within {patience:g} s, and this method cannot "
-                    "go on without a site. Submit the job again when all are there."
-                )
             begun = time.time()
             try:
                 job_id = self._submit(signed, len(here), controller, last)

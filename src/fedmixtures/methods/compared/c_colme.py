@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.methods.base import Block, Broadcast, Outcome, PerNeighbour
+from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.from_local_fits import (
     FromLocalFits,
     about_means,
@@ -28,6 +28,7 @@ from fedmixtures.methods.compared.from_local_fits import (
     reordered,
 )
 from fedmixtures.methods.compared.pooling import moment_match
+from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
 from fedmixtures.mixture.mixture import Mixture
 
 

@@ -26,20 +26,17 @@ from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import (
+from fedmixtures.methods.base import Participants, Prepared
+from fedmixtures.methods.compared.pooling import EMMethod, like, weights_of
+from fedmixtures.methods.programs import (
     Inbox,
     Info,
     Keys,
-    Meeting,
     NodeProgram,
     NodeRows,
-    Outgoing,
-    Prepared,
-    shown,
     squared_distance,
 )
-from fedmixtures.methods.compared.pooling import check_em, like, weights_of
-from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
+from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
@@ -68,7 +65,7 @@ class FilterState(eqx.Module):
     loss: PerNode
 
 
-class ConsensusEM(NodeProgram):
+class ConsensusEM(EMMethod, NodeProgram):
     r"""EM in which network-wide sums are approximated by a filter over neighbours.
 
     The paper compares the form with local, unmatched starts (``init="local"``, the default here, so
@@ -86,32 +83,26 @@ class ConsensusEM(NodeProgram):
     align
         Whether nodes match their neighbours' components to their own (least total distance of
         means) before they mix them.
-    reg_covar
-        Added to the diagonal of every covariance.
-    prior
-        Shrink covariances to a common shape (rows counted as the node's own); None is plain
-        maximum likelihood.
+    reg_covar, prior
+        As for every `EMMethod`; rows are counted as the node's own.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
     descends: ClassVar = False  # blending may cost a node likelihood; only NaN is a failure
 
     eps: float = 0.02
     init: Literal["local", "shared"] = "local"
     align: bool = False
-    reg_covar: float = 1e-6
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.positive("eps", self.eps)
         _checks.one_of("init", self.init, ("local", "shared"))
-        check_em(self.reg_covar, self.prior)
         if not isinstance(self.align, bool):
             raise ValueError(f"`align` is {self.align!r}. Give True or False.")
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Components are mixed one by one, by a filter that must be stable."""
-        _checks.same_components("ConsensusEM", n_components)
+        super().check(n_components, network)
         reach = 1 + 2 * network.weighted_degree.max(initial=0.0)
         if self.eps * reach >= 1:
             raise ValueError(
@@ -119,14 +110,14 @@ class ConsensusEM(NodeProgram):
                 f"filter is stable below 1 / (1 + 2 degree) = {1 / reach:.3g}. Lower eps."
             )
 
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """A shared start is one node's, told from neighbour to neighbour."""
         if self.init == "local":
             return Prepared(theta)
-        first = int(meeting.order[0])
+        first = int(participants.order[0])
         same = jax.tree.map(lambda p: np.broadcast_to(p[first], p.shape), theta)
         numbers = sum(part[0].size for part in theta.parts)
-        return Prepared(same, sent=meeting.degree * numbers)
+        return Prepared(same, sent=participants.degree * numbers)
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> FilterState:
         """The filter begins at the first E-step."""
@@ -134,10 +125,9 @@ class ConsensusEM(NodeProgram):
         own, loss = _e_step(theta, data)
         return FilterState(theta, own, own, loss)
 
-    def outgoing(self, state: FilterState, weight: PerSlot) -> Outgoing:
+    def outgoing(self, state: FilterState) -> tuple[OriginMoments, OriginMoments]:
         """The filter's state and the E-step."""
-        del weight
-        return Outgoing((state.mixed, state.own))
+        return state.mixed, state.own
 
     def step(
         self, state: FilterState, inbox: Inbox, data: NodeRows, keys: Keys
@@ -149,7 +139,7 @@ class ConsensusEM(NodeProgram):
         theta = self._m_step(state.theta, mixed, data)
         own, loss = _e_step(theta, data)
         after = FilterState(theta, own, mixed, loss)
-        return after, shown(state.loss, squared_distance(state.theta, theta))
+        return after, Info.without_pull(state.loss, squared_distance(state.theta, theta))
 
     def result(self, state: FilterState, data: NodeRows) -> Mixture:
         """The parameters of the last M-step."""
@@ -178,7 +168,7 @@ class ConsensusEM(NodeProgram):
         second = second + x.mass[..., None, None] * mu[..., :, None] * mu[..., None, :]
         about_mean = (mass, x.first - x.mass[..., None] * mu, second)
         s = Statistics(jnp.zeros_like(rows), *(part * like(rows, part) for part in about_mean))
-        new = m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
+        new = self.m_step(theta, s)
         covariances = symmetric(lower_triangle(new.covariances))
         covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
         return Mixture(weights_of(s.mass, self.prior), new.means, covariances)

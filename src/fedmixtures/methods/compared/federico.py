@@ -17,7 +17,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Array
-from fedmixtures.methods.base import Block, Broadcast, Outcome, PerNeighbour
+from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.from_local_fits import (
     FromLocalFits,
     density_rows,
@@ -26,6 +26,7 @@ from fedmixtures.methods.compared.from_local_fits import (
     padded_rows,
 )
 from fedmixtures.methods.compared.pooling import check_share, summed
+from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 

@@ -23,7 +23,6 @@ part is an extension, as the paper that compares the method needed one too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -33,23 +32,15 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Weights
-from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import (
-    HubProgram,
-    Info,
-    Meeting,
-    NodeRows,
-    Prepared,
-    shown,
-    squared_distance,
-)
+from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import (
     aligned_start,
     check_prior,
     clustered_start,
     weights_of,
 )
+from fedmixtures.methods.programs import HubProgram, Info, NodeRows, squared_distance
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
@@ -82,7 +73,7 @@ class FedGrEM(HubProgram):
         weight grows (the reference code has 0.95, for known covariances).
     C_lambda, kappa
         How strongly models are drawn to the centre. The paper chooses `eta` and `C_lambda` by
-        validation likelihood on homogeneous nodes; ``fedmixtures experiment alpha-grid`` prints
+        validation likelihood on homogeneous nodes; ``python -m reproduction alpha-grid`` prints
         that grid. It favours eta = 0.1, and is flat from C_lambda = 1 on, so that the default is
         the least shrinkage among equals and another start may favour a larger one. On nodes in
         blocks the outcome is not flat: look at both.
@@ -100,6 +91,7 @@ class FedGrEM(HubProgram):
     """
 
     fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     eta: float = 0.1
     C_lambda: float = 1.0
@@ -120,20 +112,15 @@ class FedGrEM(HubProgram):
         _checks.whole("n_orders", self.n_orders)
         check_prior(self.prior)
 
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Components have a common centre each."""
-        del network
-        _checks.same_components("FedGrEM", n_components)
-
-    def prepare(self, theta: Mixture, meeting: Meeting) -> Prepared:
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send their start (and their number of rows); the hub sends it back, numbered."""
         n, k, d = theta.means.shape
         if self.init == "shared":
-            one = clustered_start(theta, meeting)
+            one = clustered_start(theta, participants)
             begun = jax.tree.map(lambda new, old: np.broadcast_to(new, old.shape), one, theta)
             sent = received = k * (d + d * d)
         else:
-            begun = aligned_start(theta, meeting, self.n_orders)
+            begun = aligned_start(theta, participants, self.n_orders)
             sent, received = k * d, k  # centres there, the new numbers of components back
         growth = np.sqrt(d + np.log(n))
         return Prepared(begun, None, (np.ones(()), growth), sent + 1, received)
@@ -172,7 +159,7 @@ class FedGrEM(HubProgram):
         covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
         theta = Mixture(weights, means, covariances)
         after = Shrunk(theta, state.start_weights)
-        return after, shown(loss, squared_distance(state.theta, theta))
+        return after, Info.without_pull(loss, squared_distance(state.theta, theta))
 
     def result(self, state: Shrunk, data: NodeRows) -> Mixture:
         """The node's own mixture."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Array
-from fedmixtures.methods.base import Block, Broadcast, Outcome
+from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.from_local_fits import (
     FromLocalFits,
     e_step,
@@ -26,6 +26,7 @@ from fedmixtures.methods.compared.from_local_fits import (
     reordered,
 )
 from fedmixtures.methods.compared.pooling import check_share, summed
+from fedmixtures.methods.conversation import Block, Broadcast
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.mixture import Mixture

@@ -1,7 +1,10 @@
-"""What the EM methods share: a common numbering of components at the start, and floors."""
+"""What the EM methods share: settings, a common numbering of components at the start, floors."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -11,8 +14,9 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least, first_matching
 from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.init.kmeans import tightest_clustering
-from fedmixtures.methods.base import Meeting, NodeRows
-from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.methods.base import Method, Participants
+from fedmixtures.methods.programs import NodeRows
+from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
@@ -22,14 +26,33 @@ SMALLEST_WEIGHT = 1e-12
 """A component may fade at a node; it is never struck out, so that it can come back."""
 
 
-def check_em(reg_covar: float, prior: ShapePrior | None) -> None:
-    """The two settings nearly all EM methods have."""
-    _checks.positive("reg_covar", reg_covar, allow_zero=True)
-    check_prior(prior)
+class EMMethod(Method):
+    """What methods with an M-step have in common.
+
+    Parameters
+    ----------
+    reg_covar
+        Added to the diagonal of every covariance.
+    prior
+        Shrink covariances to a common shape; None is plain maximum likelihood.
+    """
+
+    fits_gaps: ClassVar[bool] = True
+
+    reg_covar: float = eqx.field(default=1e-6, kw_only=True)
+    prior: ShapePrior | None = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self):
+        _checks.positive("reg_covar", self.reg_covar, allow_zero=True)
+        check_prior(self.prior)
+
+    def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
+        """New mixtures from statistics taken under `theta`, with ridge and prior."""
+        return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
 
 def check_prior(prior: ShapePrior | None) -> None:
-    """One of the two."""
+    """A prior, or none."""
     if prior is not None and not isinstance(prior, ShapePrior):
         raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
 
@@ -78,18 +101,18 @@ def moment_match(
     return total, mean, summed(share[:, None, None] * within, index, size)
 
 
-def clustered_start(theta: Mixture, meeting: Meeting) -> Mixture:
+def clustered_start(theta: Mixture, participants: Participants) -> Mixture:
     """One mixture for all: k-means of all nodes' centres, equal weights, the mean covariance."""
     k, d = theta.n_components, theta.n_features
-    centres = theta.means[meeting.order].reshape(-1, d)
+    centres = theta.means[participants.order].reshape(-1, d)
     with threadpool_limits(1):
-        cluster = tightest_clustering(centres, None, k, N_INIT, meeting.seed)
+        cluster = tightest_clustering(centres, None, k, N_INIT, participants.seed)
     means = np.stack([centres[cluster == c].mean(0) for c in range(k)])
     covariance = theta.covariances.reshape(-1, d, d).mean(0)
     return Mixture(np.full(k, 1 / k), means, np.broadcast_to(covariance, (k, d, d)))
 
 
-def aligned_start(theta: Mixture, meeting: Meeting, n_orders: int = 50) -> Mixture:
+def aligned_start(theta: Mixture, participants: Participants, n_orders: int = 50) -> Mixture:
     """Every node's components in one numbering, close to the best by summed distances of means.
 
     Greedy, as in FedGrEM's code: nodes are placed one at a time in a random order, each numbered so
@@ -97,9 +120,9 @@ def aligned_start(theta: Mixture, meeting: Meeting, n_orders: int = 50) -> Mixtu
     before; of `n_orders` random orders the best is kept. (The code tries all permutations; the
     assignment problem finds the same one.)
     """
-    rng = np.random.default_rng(meeting.seed)
+    rng = np.random.default_rng(participants.seed)
     n, k = theta.means.shape[:2]
-    by_label = meeting.order
+    by_label = participants.order
     means = np.asarray(theta.means)[by_label]
     orders = np.tile(np.arange(k), (n, 1))
     if n > 1 and k > 1:

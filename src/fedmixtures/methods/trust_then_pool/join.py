@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.base import Levels, Sum
+from fedmixtures.methods.base import Levels
+from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, repeated
 from fedmixtures.methods.trust_then_pool.own import Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled

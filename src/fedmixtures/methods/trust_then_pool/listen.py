@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import margin
-from fedmixtures.methods.base import Block, PerNeighbour, Request
+from fedmixtures.methods.conversation import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen
 from fedmixtures.methods.trust_then_pool.own import Heard, Level

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.base import Request
+from fedmixtures.methods.conversation import Request
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, pick
 from fedmixtures.methods.trust_then_pool.own import Heard, Level

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.base import Groups, Request, Sum
+from fedmixtures.methods.conversation import Groups, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level

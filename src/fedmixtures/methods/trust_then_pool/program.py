@@ -25,15 +25,13 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.base import (
-    Account,
+from fedmixtures.methods.base import Account, Levels, Outcome
+from fedmixtures.methods.conversation import (
     Block,
     Broadcast,
     Connect,
     Conversation,
     Groups,
-    Levels,
-    Outcome,
     PerNeighbour,
     Request,
 )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from fedmixtures.methods.base import Request, Sum
+from fedmixtures.methods.conversation import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
 SHRINK = 10.0

@@ -1,0 +1,131 @@
+"""A method as a conversation: written from top to bottom, it asks and goes on with the reply."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.methods.base import Account, Levels, Method, Outcome
+from fedmixtures.mixture.mixture import Mixture
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The nodes that one process runs a conversation for: all of them, or a single silo's one.
+
+    Nodes are listed by position, their neighbours as directed edges: sorted by receiver, then by
+    the hash of the sender's label, so that no number depends on the order in which nodes came.
+    """
+
+    data: NodeData
+    """Rows, row weights and labels of these nodes; ``data.of(i)`` are those of one."""
+    n_components: np.ndarray
+    """(nodes,)"""
+    seed: int
+    dtype: str
+    start: Mixture | None
+    """Starting mixtures, where the user gave some."""
+    line: np.ndarray
+    """(nodes,) where each node's own message stands in the reply to a `Broadcast`."""
+    receiver: np.ndarray
+    """(edges,) the node that hears."""
+    sender: np.ndarray
+    """(edges,) the line of the node that is heard, in the reply to a `Broadcast`."""
+    weight: np.ndarray
+    """(edges,) positive."""
+    neighbour: np.ndarray
+    """(edges,) `label_hash` of the node that is heard."""
+    reverse: np.ndarray
+    """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """One message to all neighbours. Reply: a table (lines, ...), own messages among them.
+
+    ``table[block.sender]`` is what was heard over every edge, ``table[block.line]`` what was sent.
+    """
+
+    message: Any
+    """Pytree of arrays (nodes, ...)."""
+    rows: np.ndarray | None = None
+    """The block's rows in the units of the message: what a silo's gate counts behind it."""
+
+
+@dataclass(frozen=True)
+class PerNeighbour:
+    """A message to each neighbour. Reply: what came over every edge, (edges, ...)."""
+
+    message: Any
+    """Pytree of arrays (edges, ...): over edge e to the sender of e, who hears it from there."""
+
+
+class Groups(NamedTuple):
+    """Which nodes belong together; each (nodes,) int64."""
+
+    label: np.ndarray
+    """A number that all nodes of a group share, made from their labels and not from positions."""
+    size: np.ndarray
+    """How many they are."""
+    rank: np.ndarray
+    """Place of the node in its group: most live edges first, then by the hash of its label."""
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Find the groups that are connected by edges live from both ends. Reply: `Groups`."""
+
+    live: np.ndarray
+    """(edges,) bool."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Totals over groups. Reply: the total of each node's own group, (nodes, ...)."""
+
+    share: Any
+    """Pytree of arrays (nodes, ...)."""
+    group: np.ndarray | None = None
+    """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
+    spread: Any = 1.0
+    """Standard deviation of what one row adds, a number or a pytree like the share: between silos
+    no total is finer than a part of it. Zero: no row is in it, but messages that were broadcast
+    before. Of a `Statistics`: the covariances (nodes, ..., d, d) that it was taken under; its
+    log-likelihood stays at home."""
+
+
+Request = Broadcast | PerNeighbour | Connect | Sum
+
+
+class Conversation(Method):
+    """A program that is written from top to bottom: it asks, and goes on when it has the reply.
+
+    Every process runs the same generator on its own block: a simulation one for all nodes, a silo
+    one for its node. Whoever drives it carries the messages, so that what leaves a node is what is
+    yielded and nothing else. To go on after a crash a silo runs the generator again on the replies
+    it has kept: `run` has to be deterministic, given block and replies. All nodes make the same
+    requests in the same order, so that conditions for a further request must be known to all
+    (totals over everybody, say).
+    """
+
+    kind: ClassVar = "conversation"
+    needs_start: ClassVar = False
+
+    @abc.abstractmethod
+    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
+        """Yield requests, get replies, return the outcome."""
+
+    def join(
+        self, block: Block, levels: Levels, rows: np.ndarray, account: Account
+    ) -> Outcome | None:
+        """What a node that comes later gets from what the network has found; None: its own fit.
+
+        `rows` (nodes,) are those of the fitted nodes, `levels` and `account` what was found.
+        """
+        del block, levels, rows, account
+        return None
