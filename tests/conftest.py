@@ -26,7 +26,7 @@ if OWN_CACHE:  # true in the first process only: the others inherit it
 import jax  # noqa: E402 (after its flags)
 import pytest  # noqa: E402 (after its flags)
 
-from fedmixtures.engine.run.cache import FOLDER, cache_folder  # noqa: E402 (after JAX's flags)
+from fedmixtures.kernels.compiling import FOLDER, cache_folder  # noqa: E402 (after JAX's flags)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 3)

@@ -11,7 +11,7 @@ import pytest
 import reference
 from fedmixtures import KL, MMD, AbstractDiscrepancy, Euclidean, GTVMin, Mixture
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.mixture.precision import double, precision
+from fedmixtures.mixture.arithmetic import double, precision
 from helpers import DISCREPANCIES, WIDE, assert_close, name_of, problem, stack
 
 # nodes, components, features and slots all differ, so that no two axes can be mistaken

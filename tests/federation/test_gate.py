@@ -9,7 +9,7 @@ import pytest
 
 from federated import WIDE_OPEN, Sites, a_job, log_lines, record, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
-from fedmixtures.data.synthetic import shifted_blocks
+from fedmixtures.data.scenarios import shifted_blocks
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.node.gate import (
     Gate,
@@ -29,8 +29,8 @@ from fedmixtures.federation.wire.message import (
 )
 from fedmixtures.federation.wire.sealing import Address
 from fedmixtures.graph.generate import stochastic_blocks
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import is_of_type
-from fedmixtures.mixture.precision import double
 from helpers import mixture
 
 FEASIBLE = FeasibleSet(min_weight=1e-4)

@@ -22,10 +22,10 @@ from fedmixtures._ties import clearly_less, first_least
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
 from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 NO_ROW = 0.5
 """A component with a smaller effective count carries no own row."""

@@ -14,7 +14,7 @@ from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.init.kmeans import KMeansStart
-from fedmixtures.io.codec import decode, encode
+from fedmixtures.io.storage import decode, encode
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.gtvmin import GTVMin

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases, Sums
@@ -32,8 +31,9 @@ from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, i
 from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
+from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.conversation import Conversation
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 MAX_SESSIONS = 2
 AnySession = Session | ConversationSession
