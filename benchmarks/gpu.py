@@ -28,7 +28,7 @@ from fedmixtures.graph import Network, sparse_random
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.kernels.dispatch import nll_and_gradient
 from fedmixtures.kernels.trial import outcomes
-from fedmixtures.mixture.precision import precision
+from fedmixtures.mixture.arithmetic import precision
 
 FEASIBLE = FeasibleSet(1e-3, 50.0, 0.05, 100.0)
 TOGETHER = 5
@@ -171,9 +171,7 @@ def memory(n: int) -> dict[str, float]:
         groups = layout.groups
         found = {
             "rows": size([g.data for g in groups]),
-            "edges": size(
-                [(g.weight, g.sender, g.reverse, g.slot_key, g.node_key) for g in groups]
-            ),
+            "edges": size([(g.weight, g.sender, g.slot_key, g.node_key) for g in groups]),
             "mixtures": size(states),
         }
         for name, discrepancy in (("mmd", MMD()), ("kl", KL()), ("euclidean", Euclidean())):

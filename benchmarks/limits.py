@@ -13,7 +13,7 @@ from benchmarks import ours
 from benchmarks.problems import BANDWIDTHS, KL_SAMPLES, Problem, problem
 from benchmarks.timing import interleaved
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.mixture.precision import precision
+from fedmixtures.mixture.arithmetic import precision
 
 LANES = 2048
 """Numbers that fit in the first-level cache."""

@@ -14,8 +14,8 @@ from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.engine.run import rounds, runner
 from fedmixtures.engine.solve import solve
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import precision
 
 
 def program(problem: Problem, coupling: str) -> GTVMin:

@@ -9,9 +9,9 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.generate import erdos_renyi_ring, sparse_random, stochastic_blocks
 from fedmixtures.graph.network import Network
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 COUPLINGS = ("euclidean", "kl", "mmd")
 ALPHA = {"euclidean": 1.0, "kl": 0.1, "mmd": 1.0}

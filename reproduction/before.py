@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.metrics.summary import median_interval
+from fedmixtures.metrics import median_interval
 from reproduction.config import load
 from reproduction.page import made, made_in_words
 from reproduction.run import run_experiments

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.metrics.summary import Interval
+from fedmixtures.metrics import Interval
 from reproduction.published import Published
 from reproduction.rendering import METRICS
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedmixtures.metrics.summary import Interval
+from fedmixtures.metrics import Interval
 
 Verdict = Literal["inside", "overlapping", "outside", "diverged", ""]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.metrics.summary import Interval
+from fedmixtures.metrics import Interval
 from reproduction.config import to_toml
 from reproduction.results import Entry, Result
 

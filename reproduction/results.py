@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.metrics.summary import Interval, median_interval, paired_difference
+from fedmixtures.metrics import Interval, median_interval, paired_difference
 from reproduction.cells import Cell
 from reproduction.config import Experiment
 from reproduction.journal import Reader

@@ -82,7 +82,7 @@ def _results(batches: list[Work], jobs: int) -> Iterator[tuple[Work, Computed]]:
 
 def compute(work: Work) -> Computed:
     """The numbers of one batch, in this process, and its processor time."""
-    from fedmixtures.engine.run.cache import compilation_cache
+    from fedmixtures.kernels.compiling import compilation_cache
 
     begun = time.process_time()
     task = importlib.import_module(f"reproduction.tasks.{work[0][0].task}")

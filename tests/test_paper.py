@@ -18,7 +18,7 @@ from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
 from fedmixtures.engine.layout.blocks import node_group
 from fedmixtures.kernels.dispatch import nll_and_gradient
 from fedmixtures.mixture import density, sampling
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from helpers import (
     ANY_COUNTS,
     DISCREPANCIES,
@@ -519,7 +519,7 @@ def test_proposition1_certificate_holds_for_a_small_step():
     )
     certificate, objective = solution.certificate, solution.history.objective
     assert certificate.learning_rate == 2e-3
-    assert certificate.held
+    assert certificate.holds
     assert certificate.left <= certificate.right
     # both sides once more, from the states (the start is the first)
     assert len(states) == 31
@@ -541,7 +541,7 @@ def test_proposition1_is_reported_as_not_held_for_a_step_beyond_its_bound(rate):
     certificate = solution.certificate
     assert solution.status == "completed"
     assert not certificate.every_step_decreased
-    assert not certificate.held
+    assert not certificate.holds
     assert certificate.left > certificate.right
 
 
@@ -572,7 +572,7 @@ def test_automatic_step_size_always_decreases_the_objective(D, local_steps):
         once = reference.objective(thetas, p.rows(), p.neighbours(), alpha / 2, value)
         assert objective[-1] == pytest.approx(once, rel=1e-9)
         if isinstance(D, MMD) and local_steps == 1:
-            assert solution.certificate.held
+            assert solution.certificate.holds
             assert solution.certificate.every_step_decreased
 
 

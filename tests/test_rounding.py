@@ -20,7 +20,7 @@ from fedmixtures.graph.convert import from_edges
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.init.kmeans import tightest_clustering
 from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from helpers import WIDE, draw, mixture
 
 pytestmark = pytest.mark.rounding

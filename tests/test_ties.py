@@ -15,7 +15,7 @@ from fedmixtures._ties import (
     in_order,
     margin,
 )
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 pytestmark = pytest.mark.rounding
 

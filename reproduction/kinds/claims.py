@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.metrics.summary import Interval, paired_difference
+from fedmixtures.metrics import Interval, paired_difference
 from reproduction import figures, rendering
 from reproduction.cells import HUBS, ONE_SHOT, Cell, cell
 from reproduction.config import Experiment, Problem, Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedmixtures.metrics.summary import median_interval
+from fedmixtures.metrics import median_interval
 from reproduction import figures, rendering, selecting
 from reproduction.cells import Cell
 from reproduction.config import Experiment

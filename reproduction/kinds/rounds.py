@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.metrics.summary import median_interval
+from fedmixtures.metrics import median_interval
 from reproduction import figures, rendering, selecting
 from reproduction.cells import Cell
 from reproduction.config import Experiment

@@ -10,11 +10,10 @@ import numpy as np
 from fedmixtures.engine.solution import Status
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Levels, Method
-from fedmixtures.methods.compared.baselines import Centralized
-from fedmixtures.methods.compared.em_fits import EMFits, OneFit
+from fedmixtures.methods.compared.baselines import Centralized, EMFits, OneFit
 from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
-from fedmixtures.metrics.per_node import centroid_error
+from fedmixtures.metrics import centroid_error
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks import fit, measure

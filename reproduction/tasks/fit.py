@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.data.synthetic import Scenario
+from fedmixtures.data.scenarios import Scenario
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.run.watch import FAR, Progress
@@ -22,10 +22,10 @@ from fedmixtures.methods.base import Method
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.registry import METHODS
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 from reproduction.tasks import measure, situation
 from reproduction.tasks.union import Part, Union
 

@@ -19,9 +19,9 @@ from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.density import local_loss
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 from reproduction.tasks.fit import Run, each_round, feasible, quiet_solve
 from reproduction.tasks.union import Union
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedmixtures import FitWarning, Local, NetworkGaussianMixture
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.estimators.selection import select_alpha
-from fedmixtures.metrics.per_node import normalized_mutual_information
+from fedmixtures.metrics import normalized_mutual_information
 from reproduction.tasks.compared import WITH_PRIOR
 from reproduction.tasks.csv_tables import Split, split
 from reproduction.tasks.fit import with_options

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 
 from fedmixtures._ties import first_greatest
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.data.synthetic import Scenario
+from fedmixtures.data.scenarios import Scenario
 from fedmixtures.engine.evaluate import log_joint_rows
-from fedmixtures.metrics.per_node import (
+from fedmixtures.metrics import (
     effective_components,
     node_centroid_errors,
     node_mutual_information,

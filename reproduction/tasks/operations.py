@@ -16,8 +16,8 @@ from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.kernels.cpu.matching import best_matching, component_distances
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 EDGES = 16
 """Timed together, as an engine would."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmixtures import data as scenarios
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.data.synthetic import Scenario
+from fedmixtures.data.scenarios import Scenario
 from fedmixtures.graph import generate
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart

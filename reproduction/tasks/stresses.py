@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmixtures.data.synthetic import Scenario, shifted_blocks
+from fedmixtures.data.scenarios import Scenario, shifted_blocks
 from reproduction.tasks.csv_tables import Split
 
 PLAIN: dict[str, Any] = {

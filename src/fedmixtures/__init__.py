@@ -11,15 +11,13 @@ if TYPE_CHECKING:
     from fedmixtures.discrepancy.base import AbstractDiscrepancy as AbstractDiscrepancy
     from fedmixtures.discrepancy.euclidean import Euclidean as Euclidean
     from fedmixtures.discrepancy.kl import KL as KL
+    from fedmixtures.discrepancy.kl import UnscentedKL as UnscentedKL
     from fedmixtures.discrepancy.mmd import MMD as MMD
-    from fedmixtures.discrepancy.unscented import UnscentedKL as UnscentedKL
     from fedmixtures.engine.solution import Certificate as Certificate
     from fedmixtures.engine.solution import FitWarning as FitWarning
     from fedmixtures.engine.solution import History as History
     from fedmixtures.engine.solution import Solution as Solution
     from fedmixtures.engine.solve import solve as solve
-    from fedmixtures.estimators.convert import from_sklearn as from_sklearn
-    from fedmixtures.estimators.convert import to_sklearn as to_sklearn
     from fedmixtures.estimators.network_mixture import (
         NetworkGaussianMixture as NetworkGaussianMixture,
     )
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from fedmixtures.estimators.selection import NodeKFold as NodeKFold
     from fedmixtures.estimators.selection import select_alpha as select_alpha
     from fedmixtures.estimators.selection import select_components as select_components
+    from fedmixtures.estimators.sklearn_api import from_sklearn as from_sklearn
+    from fedmixtures.estimators.sklearn_api import to_sklearn as to_sklearn
     from fedmixtures.graph.generate import complete as complete
     from fedmixtures.graph.generate import erdos_renyi_ring as erdos_renyi_ring
     from fedmixtures.graph.generate import nearest_neighbours as nearest_neighbours
@@ -61,14 +61,14 @@ _HOMES = {
     "Euclidean": "discrepancy.euclidean",
     "KL": "discrepancy.kl",
     "MMD": "discrepancy.mmd",
-    "UnscentedKL": "discrepancy.unscented",
+    "UnscentedKL": "discrepancy.kl",
     "Certificate": "engine.solution",
     "FitWarning": "engine.solution",
     "History": "engine.solution",
     "Solution": "engine.solution",
     "solve": "engine.solve",
-    "from_sklearn": "estimators.convert",
-    "to_sklearn": "estimators.convert",
+    "from_sklearn": "estimators.sklearn_api",
+    "to_sklearn": "estimators.sklearn_api",
     "NetworkGaussianMixture": "estimators.network_mixture",
     "load": "estimators.persist",
     "NodeKFold": "estimators.selection",

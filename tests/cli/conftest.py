@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from fedmixtures.data.synthetic import shifted_blocks
+from fedmixtures.data.scenarios import shifted_blocks
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fedmixtures import KL, MMD, Euclidean
 from fedmixtures.kernels.cpu.matching import best_matching
-from fedmixtures.mixture.precision import precision
+from fedmixtures.mixture.arithmetic import precision
 from helpers import DISCREPANCIES, NEVER_NEGATIVE, SAMPLE_FREE, SYMMETRIC, mixture, name_of, stack
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -10,7 +10,7 @@ from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.graph.generate import erdos_renyi_ring, ring
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import rounded_up
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 
 def data_of(counts, seed=0, weights=True):
@@ -59,7 +59,7 @@ def test_every_row_stands_once_with_its_share(monkeypatch, block_size):
 
 
 @pytest.mark.parametrize("block_size", [None, 1])
-def test_slots_name_neighbours_and_their_slots_back(monkeypatch, block_size):
+def test_slots_name_neighbours(monkeypatch, block_size):
     small_blocks(monkeypatch)
     data = data_of([3, 40, 9, 1, 17, 300, 5, 8, 2, 11])
     network = erdos_renyi_ring(10, 0.3, seed=1)
@@ -67,7 +67,6 @@ def test_slots_name_neighbours_and_their_slots_back(monkeypatch, block_size):
         layout = build_layout(data, network, block_size=block_size)
     sender = [np.asarray(g.sender).reshape(-1, g.shape[3]) for g in layout.groups]
     weight = [np.asarray(g.weight).reshape(-1, g.shape[3]) for g in layout.groups]
-    reverse = [np.asarray(g.reverse).reshape(-1, g.shape[3]) for g in layout.groups]
     receiver_of_slot = np.concatenate(
         [
             np.repeat(first + np.arange(len(part)), part.shape[1])
@@ -78,7 +77,6 @@ def test_slots_name_neighbours_and_their_slots_back(monkeypatch, block_size):
     )
     sender_of_slot = np.concatenate([part.reshape(-1) for part in sender])
     weight_of_slot = np.concatenate([part.reshape(-1) for part in weight])
-    reverse_of_slot = np.concatenate([part.reshape(-1) for part in reverse])
     node_at = np.full(layout.n_places, -1)
     node_at[layout.position] = np.arange(10)
     used = np.flatnonzero(weight_of_slot > 0)
@@ -89,11 +87,6 @@ def test_slots_name_neighbours_and_their_slots_back(monkeypatch, block_size):
     adjacency = network.adjacency().toarray()
     assert found == {(i, j): adjacency[i, j] for i, j in np.argwhere(adjacency).tolist()}
     assert len(used) == 2 * network.n_edges
-    for s in used:  # the way back from the way back is the way there
-        back = reverse_of_slot[s]
-        assert receiver_of_slot[back] == sender_of_slot[s]
-        assert sender_of_slot[back] == receiver_of_slot[s]
-        assert reverse_of_slot[back] == s
 
 
 @pytest.mark.parametrize(

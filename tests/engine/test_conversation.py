@@ -6,7 +6,7 @@ import pytest
 import fedmixtures as fm
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import conversation_block, node_block
-from fedmixtures.engine.run.conversation import InProcess, converse
+from fedmixtures.engine.run.once import InProcess, converse
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.conversation import (
@@ -95,7 +95,7 @@ def problem(order=range(8)) -> tuple[NodeData, Network]:
 def test_average_consensus_is_one_sum():
     data, network = problem()
     told = []
-    solution = fm.solve(Average(), data, network, n_components=1, told=told.append)
+    solution = fm.solve(Average(), data, network, n_components=1, announce=told.append)
     assert told == ["exchange 1"]
     rows = data.rows
     for i in range(8):

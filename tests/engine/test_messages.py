@@ -1,4 +1,4 @@
-"""Who receives what: a program whose nodes write letters to each neighbour by name."""
+"""Who receives what: a program whose nodes tell each other their numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -10,34 +10,28 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring
+from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
-from fedmixtures.methods.programs import Info, NodeProgram, Outgoing
+from fedmixtures.methods.programs import Info, NodeProgram
 
 
-class Letters(NodeProgram):
-    """Round 1: everybody tells its number. Round 2: a letter to each neighbour, by its number."""
+class Listeners(NodeProgram):
+    """Everybody tells its number; a node's result is what it heard, each by the edge's weight."""
 
     def start(self, theta, data, keys):
         return {"number": theta.means[:, 0, 0], "theta": theta}
 
-    def meet(self, state, weight):
-        nothing = jnp.zeros_like(weight)
-        return state | {"known": nothing, "letter": nothing, "edge": nothing}
-
-    def outgoing(self, state, weight):
-        return Outgoing(state["number"], 1000 * state["number"][:, None] + state["known"])
+    def outgoing(self, state):
+        return state["number"]
 
     def step(self, state, inbox, data, keys):
-        heard = {"known": inbox.broadcast, "letter": inbox.per_slot, "edge": inbox.weight}
+        heard = (inbox.weight * inbox.broadcast).sum(-1)[:, None, None]
+        theta = Mixture(state["theta"].weights, heard, state["theta"].covariances)
         nothing = jnp.zeros_like(state["number"])
-        return state | heard, Info(nothing, nothing, nothing, nothing)
+        return state | {"theta": theta}, Info.without_pull(nothing, nothing)
 
     def result(self, state, data):
         return state["theta"]
-
-    def account(self, state, data):
-        slots = {name: state[name] for name in ("known", "letter", "edge")}
-        return {"number": state["number"]}, slots
 
 
 LAYOUTS = [
@@ -50,7 +44,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("constants", "options"), LAYOUTS)
-def test_letters_arrive_where_they_are_addressed_to(monkeypatch, constants, options):
+def test_messages_arrive_at_neighbours_and_nowhere_else(monkeypatch, constants, options):
     for name, value in constants.items():
         monkeypatch.setattr(blocks if hasattr(blocks, name) else dispatch, name, value)
     if "devices" in options:
@@ -59,16 +53,14 @@ def test_letters_arrive_where_they_are_addressed_to(monkeypatch, constants, opti
     counts = [3, 40, 9, 1, 17, 300, 5, 8, 2, 11, 90]
     data = NodeData.from_rows(np.zeros((sum(counts), 1)), np.repeat(np.arange(n), counts))
     network = erdos_renyi_ring(n, 0.3, seed=2)
-    numbers = 1.0 + np.random.default_rng(0).permutation(n)
+    # Powers of two: a sum says which they were. Every second edge counts for 2^11 of them.
+    weight = np.where(np.arange(network.n_edges) % 2, 2.0**n, 1.0)
+    network = Network(network.labels, network.source, network.target, weight)
+    numbers = 2.0 ** np.random.default_rng(0).permutation(n)
     theta = Mixture(np.ones((n, 1)), numbers[:, None, None], np.ones((n, 1, 1, 1)))
-    solution = solve(Letters(), data, network, theta, n_rounds=2, **options)
-    told = solution.account
-    np.testing.assert_array_equal(told.nodes["number"], numbers)
-    ends = np.stack([network.source, network.target], axis=1)
-    own, other = numbers[ends], numbers[ends[:, ::-1]]  # (edges, ends)
-    np.testing.assert_array_equal(told.edges["known"], other)
-    np.testing.assert_array_equal(told.edges["letter"], 1000 * other + own)
-    np.testing.assert_array_equal(told.edges["edge"], np.stack([network.weight] * 2, axis=1))
-    # one number to all and one to each: two of eight bytes to every neighbour, each round
-    assert solution.traffic.message_bytes == 16
-    assert solution.traffic.sent == {i: 2 * 16 * int(network.degree[i]) for i in range(n)}
+    solution = solve(Listeners(), data, network, theta, n_rounds=2, **options)
+    wanted = network.adjacency() @ numbers
+    np.testing.assert_array_equal(solution.theta.means[:, 0, 0], wanted)
+    # one number of eight bytes to every neighbour, each round
+    assert solution.traffic.message_bytes == 8
+    assert solution.traffic.sent == {i: 2 * 8 * int(network.degree[i]) for i in range(n)}

@@ -12,11 +12,10 @@ import pytest
 from fedmixtures import KL, MMD, Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
-from fedmixtures.engine.layout.shards import build_sharded_layout
+from fedmixtures.engine.layout.shards import build_sharded_layout, cut_into_parts, n_cut_edges
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
-from fedmixtures.graph.parts import cut_into_parts, n_cut_edges
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from helpers import stack
 
 N = 24
@@ -32,25 +31,15 @@ def problem():
     return data, erdos_renyi_ring(N, 0.15, seed=1), stack(5, N, k=2)
 
 
-def test_slots_point_to_their_neighbours_on_every_device(problem, monkeypatch):
+def test_every_device_holds_its_part_of_every_group(problem, monkeypatch):
     monkeypatch.setattr(blocks, "GROUP_OVERHEAD", 0.0)
     data, network, _ = problem
     with double():
         layout = build_sharded_layout(data, network, jax.devices()[:3])
     assert len(layout.groups) > 1
-    node_at = np.full(layout.n_places, -1)
-    node_at[layout.position] = np.arange(N)
-    edges, first = set(), 0
-    for g, group in enumerate(layout.groups):
+    for group in layout.groups:  # who hears whom is in test_messages
         assert {shard.device for shard in group.weight.addressable_shards} == set(jax.devices()[:3])
-        n_blocks, width, slots = group.weight.shape
-        own = node_at[first + np.arange(n_blocks * width)].reshape(n_blocks, width, 1)
-        present = np.asarray(group.weight) > 0
-        receiver = np.broadcast_to(own, (n_blocks, width, slots))[present]
-        edges |= set(zip(receiver.tolist(), layout.neighbours(g)[present].tolist(), strict=True))
-        first += n_blocks * width
-    wanted = set(zip(network.source.tolist(), network.target.tolist(), strict=True))
-    assert edges == wanted | {(b, a) for a, b in wanted}
+    assert sum(int((np.asarray(g.weight) > 0).sum()) for g in layout.groups) == 2 * network.n_edges
 
 
 @pytest.mark.parametrize("coupling", [Euclidean(), MMD(), KL(n_samples=5)], ids=str)

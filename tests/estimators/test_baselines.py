@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedmixtures import FedEM, GTVMin, Local, NetworkGaussianMixture, ShapePrior, TrustThenPool
-from fedmixtures.estimators.baselines import all_rows_pooled, own_data_only, own_level
+from fedmixtures.estimators.comparison import all_rows_pooled, own_data_only, own_level
 
 
 def test_own_data_only_gets_the_methods_prior_and_ridge():

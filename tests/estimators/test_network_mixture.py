@@ -115,7 +115,7 @@ def test_what_a_fit_leaves_behind(case, make):
     np.testing.assert_allclose(history.node_pull.sum(1) / 2, history.pull)
     assert [record["round"] for record in seen] == [0, 1, 2, 3]
     assert seen[-1]["objective"] == history.objective[-1]
-    assert model.certificate_.held
+    assert model.certificate_.holds
     # a message is weights, means and covariances of two components in two features
     size = 2 * (1 + 2 + 4) * 8
     assert model.traffic_.sent == {"a": 3 * size, "b": 6 * size, "c": 3 * size}

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedmixtures import NetworkGaussianMixture
-from fedmixtures.estimators.trust import Trust
-from fedmixtures.methods.base import Account
+from fedmixtures.methods.base import Account, Trust
 
 
 def test_the_page_of_a_model(case, make, fitted, tmp_path):

@@ -5,11 +5,11 @@ import pytest
 import sklearn
 
 from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture, TrustThenPool
-from fedmixtures.data.synthetic import homogeneous, shifted_blocks
+from fedmixtures.data.scenarios import homogeneous, shifted_blocks
 from fedmixtures.estimators import selection
 from fedmixtures.estimators.selection import folds, select_alpha, select_components
 from fedmixtures.graph.generate import complete
-from fedmixtures.metrics.per_node import mean_over_nodes
+from fedmixtures.metrics import mean_over_nodes
 
 
 @pytest.fixture(scope="module")

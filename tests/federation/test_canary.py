@@ -11,7 +11,7 @@ import pytest
 import deployed
 from deployed import CANARY, Wire, a_fit, federation, fitted, hub_address, memory_of, run_with
 from federated import SITES, record
-from fedmixtures.io.arrays import read_arrays
+from fedmixtures.io.storage import read_arrays
 
 pytest.importorskip("nvflare")
 pytestmark = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedmixtures.federation.explain import explain
-from fedmixtures.federation.job_file import read_job
+from fedmixtures.federation.job import read_job
 from fedmixtures.federation.node.site import SiteConfig
 
 JOB = """

@@ -9,7 +9,7 @@ import pytest
 
 from federated import WIDE_OPEN, Sites, a_job, log_lines, record, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, Mixture
-from fedmixtures.data.synthetic import shifted_blocks
+from fedmixtures.data.scenarios import shifted_blocks
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.node.gate import (
     Gate,
@@ -29,8 +29,8 @@ from fedmixtures.federation.wire.message import (
 )
 from fedmixtures.federation.wire.sealing import Address
 from fedmixtures.graph.generate import stochastic_blocks
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import is_of_type
-from fedmixtures.mixture.precision import double
 from helpers import mixture
 
 FEASIBLE = FeasibleSet(min_weight=1e-4)
@@ -48,6 +48,36 @@ def test_effective_counts_are_summed_responsibilities():
     model, rows = mixture(1, k=3), np.random.default_rng(1).standard_normal((37, 2))
     expected = model.responsibilities(rows).sum(0)
     np.testing.assert_allclose(Support(rows).counts(model), expected, rtol=1e-12)
+
+
+def test_rows_count_for_a_column_where_they_have_it():
+    model, rows = three_groups((20, 15, 12))
+    gappy = rows.copy()
+    gappy[3:17, 1] = np.nan  # of the first group 20 rows, 6 of them with the second column
+    np.testing.assert_allclose(Support(gappy).counts(model), [6, 15, 12], atol=1e-3)
+    people = np.arange(47) // 2  # four people's rows, of two of them two: 6^2 / (4 + 1 + 1 + 4)
+    np.testing.assert_allclose(Support(gappy, people).counts(model)[0], 3.6, atol=1e-3)
+    released, merged = Gate().merged(model, Support(gappy), FEASIBLE, may_merge=True)
+    assert merged == 1
+    assert (Support(gappy).counts(released)[released.weights > 0] >= 11).all()
+
+
+def test_a_covariance_rests_on_rows_that_have_both_columns():
+    model, rows = three_groups((40, 30, 30))
+    apart = rows.copy()
+    apart[::2, 0] = apart[1::2, 1] = np.nan
+    # No row has both: nothing about them together can be told. Each column has its half.
+    np.testing.assert_allclose(Support(apart).counts(model).sum(), 50, atol=5)
+    apart[0] = rows[0]
+    assert Support(apart).counts(model)[0] == pytest.approx(1, abs=1e-6)
+
+
+def test_a_site_that_lacks_a_column_is_gated_by_the_others():
+    model, rows = three_groups((20, 15, 12))
+    rows[:, 1] = np.nan
+    assert Gate().merged(model, Support(rows), FEASIBLE, may_merge=False)[1] == 0
+    rows[:3, 1] = 0.0  # three people's values, in any number of components
+    assert Gate().merged(model, Support(rows), FEASIBLE, may_merge=True)[0] is None
 
 
 @pytest.mark.parametrize(("d", "threshold"), [(1, 11), (2, 11), (3, 15), (16, 80)])

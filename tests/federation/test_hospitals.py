@@ -15,6 +15,7 @@ import pytest
 from deployed import a_fit
 from federated import engine_solution, record, same_bits, site_rows
 from fedmixtures import Mixture
+from fedmixtures.cli.prepare import Scale
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -32,6 +33,8 @@ edges = [["hospital-1", "hospital-2"], ["hospital-2", "hospital-3", 0.5]]
 components = 3
 rounds = 15
 seed = 0
+shift = [1.0, 2.0]
+scale = [2.0, 0.5]
 method = "gtv-mmd"
 settings = { alpha = 1.0 }
 feasible = { min_weight = 0.01, max_mean_norm = 20.0, min_variance = 0.001, max_variance = 20.0 }
@@ -51,7 +54,7 @@ class Hospitals:
     """Four institutions in four folders; only what the page says is carried between them."""
 
     def __init__(self, folder: Path):
-        from fedmixtures.federation.nvflare.processes import Party, free_port
+        from fedmixtures.federation.nvflare.one_machine import Party, free_port
 
         self.folder, port = folder, free_port()
         told = federate("init-hub", "hub", "--host", "localhost", "--port", port, cwd=folder)
@@ -105,7 +108,7 @@ def hospitals(tmp_path_factory, home):
 
 
 def test_three_hospitals(hospitals):
-    from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.job import read_job
 
     own = hospitals.folder / f"at-{RESEARCHER}"
     (own / "job.toml").write_text(JOB)
@@ -122,9 +125,12 @@ def test_three_hospitals(hospitals):
     found = json.loads((own / "result" / "models.json").read_text())
     assert set(found) == set(HOSPITALS[:2])
     job = read_job(own / "job.toml")
-    alone = engine_solution(job, ROWS, block_size=1)
+    units = Scale(np.array(job.shift), np.array(job.scale))
+    scaled = {name: units.scaled(rows) for name, rows in ROWS.items()}
+    alone = engine_solution(job, scaled, block_size=1)
     for name, parts in found.items():
-        assert same_bits(Mixture(**{k: np.array(v) for k, v in parts.items()}), alone.mixture(name))
+        model = Mixture(**{k: np.array(v) for k, v in parts.items()})
+        assert same_bits(model, units.original(alone.mixture(name)))
     record("hospitals", seed=job.seed, commands="init-hub, join, approve, trust, submit, status, "
            "collect", models_bitwise_those_of_the_engine=True, seconds_of_submit=took)  # fmt: skip
 

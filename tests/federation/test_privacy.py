@@ -22,8 +22,8 @@ from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for,
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.federation.rounds import NodeRefused, parcels_of
 from fedmixtures.federation.wire.frames import request
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.density import local_loss
-from fedmixtures.mixture.precision import double
 from helpers import mixture
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from federated import SITES, Sites, a_job, engine_solution, log_lines, same_bits, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
+from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.mixture.covariance_types import is_of_type
 from helpers import assert_close
 
@@ -36,6 +38,27 @@ def test_final_models_are_those_of_the_engine(tmp_path, discrepancy, kind):
     sent = [line for name in SITES for line in log_lines(tmp_path, name) if line["event"] == "sent"]
     assert len(sent) == 11 * 2 * len(job.edges)
     assert {line["merged"] for line in sent} == {0}
+
+
+@pytest.mark.slow
+def test_missing_cells_are_fitted_as_by_the_engine(tmp_path):
+    rows = site_rows()
+    for own in rows.values():
+        own[::9, 0] = own[4::9, 1] = np.nan
+    job = a_job(n_rounds=3)
+    sites = Sites(tmp_path, rows)
+    sites.run(job)
+    alone = engine_solution(job, rows, block_size=1)
+    for name in SITES:  # the engine's stretches of rows have one length for all
+        assert_close(sites.results(job)[name], alone.mixture(name), 1e-10)
+
+
+def test_missing_cells_are_refused_under_privacy(tmp_path):
+    rows = site_rows()
+    rows["cork"][5, 1] = np.nan
+    job = a_job(privacy={"clip": 1.0, "noise": 30.0}, n_rounds=3)
+    with pytest.raises(NodeRefused, match="'cork' has rows with missing cells"):
+        Sites(tmp_path, rows, require_privacy=True).run(job)
 
 
 def test_a_type_with_fewer_numbers_sends_fewer_bytes(tmp_path):

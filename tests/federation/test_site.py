@@ -23,7 +23,7 @@ from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, FrameError, request
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, fingerprint
-from fedmixtures.io.codec import encode
+from fedmixtures.io.storage import encode
 
 TOML = """
 name = "aachen"

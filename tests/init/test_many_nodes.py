@@ -7,10 +7,15 @@ from sklearn.cluster import KMeans
 
 from fedmixtures import KMeansStart
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import clustered_mixture, distinct_rows
-from fedmixtures.init.many_nodes import distinct_rows_of_all, mixtures_of_many, seeds_of_many
+from fedmixtures.init.kmeans import (
+    clustered_mixture,
+    distinct_rows,
+    distinct_rows_of_all,
+    mixtures_of_many,
+    seeds_of_many,
+)
 from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from helpers import assert_close
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from fedmixtures.kernels import compiling
 from fedmixtures.kernels.compiling import jit, jit_in_order
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 
 def mixture(d):

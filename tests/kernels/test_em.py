@@ -8,8 +8,8 @@ from em_oracle import mixture_of, sklearn_model
 from fedmixtures import Mixture
 from fedmixtures.kernels.block_em import expectation_maximisation
 from fedmixtures.kernels.dispatch import statistics
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.em import ShapePrior, m_step
-from fedmixtures.mixture.precision import double
 from helpers import assert_close, draw, mixture, stack
 
 _em = eqx.filter_jit(expectation_maximisation)

@@ -13,7 +13,7 @@ from fedmixtures.kernels.gpu.drawing import drawn_points_gpu
 from fedmixtures.kernels.gpu.likelihood import GpuRows, nll_gpu, statistics_gpu
 from fedmixtures.kernels.gpu.matching import matched_mean_gpu
 from fedmixtures.kernels.gpu.pair_sums import GpuAtoms, atom_sums_gpu
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 pytestmark = pytest.mark.slow  # interpreted, these take minutes
 

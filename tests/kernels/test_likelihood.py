@@ -10,7 +10,7 @@ from fedmixtures import Mixture
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture import density
-from fedmixtures.mixture.precision import double, precision
+from fedmixtures.mixture.arithmetic import double, precision
 from helpers import assert_close, draw, mixture, stack
 
 # nodes, components, features and rows all differ, so that no two axes can be mistaken

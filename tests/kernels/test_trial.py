@@ -8,7 +8,7 @@ import pytest
 
 from fedmixtures.kernels import trial
 from fedmixtures.kernels.gpu import clustering, drawing, likelihood, matching, pair_sums
-from fedmixtures.mixture.precision import precision
+from fedmixtures.mixture.arithmetic import precision
 
 KERNELS = [matching, drawing, pair_sums, likelihood, clustering]
 

@@ -18,9 +18,9 @@ from fedmixtures import (
 )
 from fedmixtures.methods.em_steps import Pseudorows, descend, em_direction, loss_of_statistics
 from fedmixtures.methods.programs import NodeRows
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.em import m_step
 from fedmixtures.mixture.moments import plain_statistics
-from fedmixtures.mixture.precision import double
 
 PRIOR = ShapePrior(5.0, 2.0)
 

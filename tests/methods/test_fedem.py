@@ -95,7 +95,7 @@ def test_a_component_that_fades_at_a_node_is_kept(blocks):
 def test_a_component_nobody_uses_stays(alike):
     import jax.numpy as jnp
 
-    from fedmixtures.mixture.precision import double
+    from fedmixtures.mixture.arithmetic import double
 
     with double():
         before = Mixture(

@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 from em_oracle import loss, matched, moments, sklearn_em
 from fedmixtures import FedGrEM, KMeansStart, Mixture, NetworkGaussianMixture
 from fedmixtures.methods.compared.fedgrem import shrunk
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 
 def fit(case, method, k=3, **options):

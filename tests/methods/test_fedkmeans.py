@@ -12,7 +12,7 @@ from fedmixtures.methods.base import Participants
 from fedmixtures.methods.compared.fedkmeans import lloyd
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.metrics import centroid_error
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 
 def fit(case, method, **options):

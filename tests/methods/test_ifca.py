@@ -5,7 +5,7 @@ import pytest
 from em_oracle import loss, numbers, sklearn_em
 from fedmixtures import IFCA, Mixture, NetworkGaussianMixture
 from fedmixtures.methods.compared.ifca import Candidates, Report
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 
 def fit(case, method, **options):

@@ -56,7 +56,7 @@ def test_the_best_of_several_starts_is_kept(alike):
 
 def test_batches_of_nodes_do_not_change_a_fit(alike, monkeypatch):
     together = fit(alike, Local(engine="jax"))
-    monkeypatch.setattr("fedmixtures.methods.compared.em_fits.BATCH_CELLS", 1)
+    monkeypatch.setattr("fedmixtures.methods.compared.baselines.BATCH_CELLS", 1)
     np.testing.assert_allclose(fit(alike, Local(engine="jax")).means_, together.means_, atol=1e-9)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmixtures import FeasibleSet, Mixture
-from fedmixtures.mixture.precision import double, precision
+from fedmixtures.mixture.arithmetic import double, precision
 from helpers import assert_close, mixture, stack
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from fedmixtures.kernels import dispatch
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.density import GappyRows, log_joint_observed
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import observed_statistics, plain_gradient, plain_statistics
-from fedmixtures.mixture.precision import double
 
 N, T, LENGTH, K = 2, 7, 2, 3
 

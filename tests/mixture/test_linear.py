@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.linear import cholesky, inverse_cholesky, positive_definite
-from fedmixtures.mixture.precision import double
 
 
 def matrices(d, batch=(3, 5)):

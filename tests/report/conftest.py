@@ -9,7 +9,7 @@ import pytest
 
 from fedmixtures import GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.data.synthetic import shifted_blocks
+from fedmixtures.data.scenarios import shifted_blocks
 from fedmixtures.estimators.resolve import Problem
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.report.content import Findings, build_content

@@ -8,20 +8,18 @@ import pytest
 
 from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.estimators.trust import Trust
 from fedmixtures.graph.convert import from_edges
-from fedmixtures.methods.base import Account, Levels
-from fedmixtures.report import edges, planes
+from fedmixtures.methods.base import Account, Levels, Trust
+from fedmixtures.report import neighbours, planes
 from fedmixtures.report.content import build_content
-from fedmixtures.report.layout import positions
-from fedmixtures.report.page import embedded, render
+from fedmixtures.report.neighbours import positions
+from fedmixtures.report.page import embedded, headline, render, story
 from fedmixtures.report.planes import matched_to_last
 from fedmixtures.report.scores import Scores
-from fedmixtures.report.words import headline, story
 
 
 def test_edges_carry_the_discrepancy_of_their_ends(found):
-    values = edges.edge_discrepancies(MMD(), found.theta, found.network)
+    values = neighbours.edge_discrepancies(MMD(), found.theta, found.network)
     mixtures = [found.theta.at(i) for i in range(9)]
     for value, a, b in zip(values, found.network.source, found.network.target, strict=True):
         assert value == pytest.approx(MMD().between(mixtures[a], mixtures[b]), rel=1e-9)
@@ -49,16 +47,16 @@ def test_trust_is_read_off_the_account_of_whatever_method(found):
 
 def test_one_bunch_of_discrepancies_makes_one_group():
     rng = np.random.default_rng(0)
-    assert edges.two_bunches(rng.normal(0, 1, 60)) is None
+    assert neighbours.two_bunches(rng.normal(0, 1, 60)) is None
     two = np.concatenate([rng.normal(0, 0.3, 30), rng.normal(5, 0.3, 30)])
-    assert 1.5 < edges.two_bunches(two) < 3.5
+    assert 1.5 < neighbours.two_bunches(two) < 3.5
 
 
 def test_scores_by_hand():
     nodes = np.array(["a", "b", "a", "a", "b"])
     network, local = np.array([1.0, 2, 3, 5, 6]), np.array([0.0, 2, 1, 1, 7])
     scores = Scores.of(("a", "b", "c"), nodes, network, local, None)
-    assert scores.held.tolist() == [3, 2, 0]
+    assert scores.n_held_out.tolist() == [3, 2, 0]
     assert scores.network[:2].tolist() == [3.0, 4.0]
     assert scores.gain[:2] == pytest.approx([7 / 3, -0.5])
     assert np.isnan(scores.gain[2])
@@ -293,6 +291,13 @@ def test_long_names_lose_their_middle():
     assert name.endswith(", ward 103")
 
 
+def test_names_that_would_look_alike_lose_what_they_share():
+    from fedmixtures.report.svg import told_apart
+
+    names = [f"laboratory value number {j} measured at admission" for j in (3, 12)]
+    assert told_apart([*names, "age"]) == ["…number 3…", "…number 12…", "age"]
+
+
 def test_features_that_tell_components_apart_come_first(found):
     """Of twenty features, only number 13 differs between components."""
     n, k = found.theta.weights.shape
@@ -315,8 +320,25 @@ def test_features_that_tell_components_apart_come_first(found):
     assert "The 12 of 20 features that tell components apart best" in render(content)
 
 
+def test_missing_cells_are_shown_where_there_are_any(found, content):
+    rows = found.data.rows.copy()
+    rows[found.data.offsets[4] : found.data.offsets[5], 1] = np.nan
+    rows[found.data.offsets[0], 1] = np.nan
+    gappy = build_content(
+        dataclasses.replace(found, data=dataclasses.replace(found.data, rows=rows))
+    )
+    own = gappy["missing"]
+    assert (own["cells"], own["features"]) == (41, [1])
+    assert [share[0] for share in own["of_node"]] == [1 / 40, 0, 0, 0, 1, 0, 0, 0, 0]
+    page = render(gappy)
+    assert "41 of 720 cells (6%) are missing" in page
+    assert "b1: 100%, &lt;b&gt;dose" in page
+    assert content["missing"] is None
+    assert "issing cells" not in render(content)
+
+
 def test_rounding_makes_no_groups(found):
     """Nodes that share one mixture differ by nothing but rounding."""
     rng = np.random.default_rng(0)
     tiny = 10.0 ** rng.choice([-17.0, -14.5], found.network.n_edges)
-    assert edges.groups_by_gap(tiny, found.network)[1] is None
+    assert neighbours.groups_by_gap(tiny, found.network)[1] is None

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from reproduction.config import load
 from reproduction.kinds.bound import sides
 from reproduction.tasks.fit import Run

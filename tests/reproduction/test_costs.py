@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 from reproduction.kinds.costs import exponent
 from reproduction.tasks import operations as counting
 

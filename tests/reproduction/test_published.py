@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedmixtures.metrics.summary import Interval
+from fedmixtures.metrics import Interval
 from reproduction import rendering
 from reproduction.config import Experiment, Problem, Row, load
 from reproduction.published import Published, _all, published

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmixtures.cli.experiment import experiment
 from reproduction import workers
 from reproduction.config import NAMES, load
 from reproduction.page import command
@@ -96,9 +95,3 @@ def test_a_first_look_leaves_out_the_longest_and_says_so():
     whole = load("trust-digits")  # a first look at it leaves nothing out
     assert command(Result(whole, three)) == "python -m reproduction trust-digits --quick"
     assert command(Result(whole, twenty)) == "python -m reproduction trust-digits"
-
-
-def test_without_the_folder_the_command_says_where_to_find_it(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="repository.*`python -m reproduction table2`"):
-        experiment("table2")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedmixtures import Centralized, NetworkGaussianMixture
-from fedmixtures.metrics.summary import median_interval
+from fedmixtures.metrics import median_interval
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import plain_statistics
-from fedmixtures.mixture.precision import double
 from reproduction.config import BEYOND, from_toml, load, to_toml
 from reproduction.kinds.claims import compared_cell, judged
 from reproduction.results import Entry, Result

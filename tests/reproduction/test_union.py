@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmixtures.metrics.per_node import mean_over_nodes
+from fedmixtures.metrics import mean_over_nodes
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.cells import fit_cell
 from reproduction.config import load

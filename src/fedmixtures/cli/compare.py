@@ -12,23 +12,14 @@ import numpy as np
 from cyclopts import Parameter
 
 from fedmixtures.cli.main import begin
+from fedmixtures.cli.settings import UNLESS_GIVEN, TableOptions, default_method, names
 
 
 def compare(
     *data: str,
+    table: Annotated[TableOptions, Parameter(name="*")] = UNLESS_GIVEN,
     methods: str | None = None,
-    nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
-    graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = "knn:5",
-    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
-    covariance: str = "full",
-    features: str | None = None,
-    rounds: int = 40,
-    holdout: float = 0.2,
     repeats: int = 5,
-    standardize: bool | None = None,
-    allow_isolated: Annotated[bool, Parameter(negative="")] = False,
-    delimiter: str | None = None,
-    seed: int = 0,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
 ) -> None:
     """Compare methods by the held-out log-likelihood of every node.
@@ -45,31 +36,8 @@ def compare(
     methods
         Names, as a,b,c, or `all` (that need no setting of their own); `fedmixtures methods` lists
         them. By default local, centralized and the method `fit` takes.
-    nodes
-        Column that names the node of each row.
-    graph
-        As for `fedmixtures fit`.
-    k
-        Components of every node: a number, or a CSV with the columns node,k.
-    covariance
-        As for `fedmixtures fit`, the same for all methods.
-    features
-        Columns to use, as a,b,c. By default all but the node column.
-    rounds
-        Exchanges between neighbours.
-    holdout
-        Share of every node's rows kept out of the fit.
     repeats
         Splits to draw; each is used by all methods.
-    standardize
-        Divide every feature by its standard deviation over all nodes' training rows. By default for
-        the couplings (gtv-...) alone; likelihoods are in your units in any case.
-    allow_isolated
-        Accept nodes that no edge names.
-    delimiter
-        Between the cells of a CSV, if not a comma.
-    seed
-        Seed of the first repeat; the next ones count up.
     out
         Also write the numbers as CSV: method, repeat, node, log-likelihood.
     """
@@ -77,7 +45,6 @@ def compare(
     from fedmixtures import _checks
     from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
-    from fedmixtures.cli.settings import FitSettings, default_method, names
     from fedmixtures.io.tables import read_table
     from fedmixtures.methods.registry import METHODS
 
@@ -88,36 +55,23 @@ def compare(
     _checks.whole("--repeats", repeats)
     if not data:
         raise ValueError("no data given. Name a file: fedmixtures compare data.csv --nodes COLUMN")
-    if k == "auto":
+    if table.k == "auto":
         raise ValueError("--k auto is for `fit`. Give compare a number, the same for all methods.")
     if out is not None and out.exists():
         raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
-    settings = FitSettings(
-        data=data,
-        nodes=nodes,
-        features=names(features),
-        delimiter=delimiter,
-        graph=graph,
-        allow_isolated=allow_isolated,
-        method=chosen[0],
-        covariance=covariance,
-        k=k,
-        rounds=rounds,
-        standardize=standardize,
-        holdout=holdout,
-        seed=seed,
-    )
+    settings = table.settings(data, method=chosen[0], graph=table.graph or "knn:5")
     if settings.holdout == 0:
         raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
-    table = read_table(data, nodes, settings.features, delimiter, gaps_ok=True)
-    task = prepare(settings, table)
+    columns = settings.nodes, settings.features, settings.delimiter
+    rows = read_table(data, *columns, gaps_ok=True)
+    task = prepare(settings, rows)
     chosen, notes = _possible(chosen, task, settings, drop=methods == "all")
     understood(task, settings, ", ".join(chosen))
     results = []
     try:
         for repeat in range(repeats):
-            one = dataclasses.replace(settings, seed=seed + repeat)
-            task = prepare(one, table) if repeat else task
+            one = dataclasses.replace(settings, seed=settings.seed + repeat)
+            task = prepare(one, rows) if repeat else task
             for name in chosen:
                 with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
                     results.append(_attempt(task, one, name, repeat))
@@ -142,9 +96,11 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
 
 def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
+    from fedmixtures.cli.prepare import standardizes
+
     try:
         method = _method(name, settings)
-        task = task.fitted_by(method, settings.standardizes(method))
+        task = task.fitted_by(method, standardizes(settings, method, task.data))
         return _fit(task, settings, name, repeat)
     except (ValueError, ArithmeticError) as error:
         notes = [f"{name} failed in repeat {repeat + 1}: {error}"]
@@ -178,7 +134,7 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
     from fedmixtures.estimators.scoring import log_densities
-    from fedmixtures.metrics.per_node import node_means
+    from fedmixtures.metrics import node_means
 
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -190,7 +146,7 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     likelihood: dict[Any, float] = {}
     if task.method.has_likelihood:
         values = log_densities(solution, task.test)
-        likelihood = node_means(values, task.table.nodes[task.held])
+        likelihood = node_means(values, task.table.nodes[task.held_out])
     return {
         "method": name,
         "repeat": repeat,
@@ -206,7 +162,7 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
 
     from fedmixtures._ties import first_greatest
     from fedmixtures.cli.console import console, short, size
-    from fedmixtures.metrics.summary import median_interval, paired_difference
+    from fedmixtures.metrics import median_interval, paired_difference
 
     def means(name: str) -> np.ndarray:
         per_node = [list(r["nodes"].values()) for r in results if r["method"] == name]
@@ -262,7 +218,6 @@ def methods() -> None:
     from rich.table import Table
 
     from fedmixtures.cli.console import console
-    from fedmixtures.cli.settings import default_method
     from fedmixtures.methods.registry import METHODS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -65,7 +65,7 @@ def try_(
     alpha: str | None = None,
     features: str | None = None,
     rounds: int = 20,
-    standardize: Annotated[bool, Parameter(negative="")] = False,
+    standardize: bool | None = None,
     seed: int = 0,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation-try"),
 ) -> None:
@@ -98,7 +98,8 @@ def try_(
     rounds
         Exchanges between sites.
     standardize
-        Shift and scale features by their mean and deviation over all rows of the table.
+        As for `fedmixtures fit`. (Between real sites nobody sees all rows: there the job's `shift`
+        and `scale` do this.)
     seed
         Seeds everything random.
     out
@@ -131,7 +132,9 @@ def submit(
     Parameters
     ----------
     job
-        The job as TOML: see the page "Three hospitals".
+        The job as TOML: see the page "Three hospitals". Its `shift` and `scale` are what
+        --standardize is in one process: nobody sees all rows to take them from, so give round
+        numbers that everybody knows.
     kit
         The researcher's kit.
     user
@@ -146,13 +149,18 @@ def submit(
     need_nvflare()
     from fedmixtures.cli.console import say
     from fedmixtures.cli.federate_try import ConsoleListener
-    from fedmixtures.federation.job import SignedJob
-    from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.job import SignedJob, read_job
     from fedmixtures.federation.nvflare.driver import Driver
     from fedmixtures.federation.wire.sealing import SiteKey
 
     wanted = read_job(job)
     signed = SignedJob.by(user, SiteKey.load(key), wanted)
+    if not wanted.scale and not wanted.needs_all:
+        say(
+            "Note: the job has no `scale`. Step sizes and bandwidths of the couplings are made for "
+            "features of order one: where yours are not, give `shift` and `scale`.",
+            "yellow",
+        )
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists. Choose another folder with --out.")
     with silos(), closing(Driver(kit, user, ConsoleListener())) as driver:
@@ -176,7 +184,7 @@ def explain(job: Path, *, site: Path) -> None:
         The site's own file, `local/fedmixtures.toml` of its kit.
     """
     from fedmixtures.federation.explain import explain as page
-    from fedmixtures.federation.job_file import read_job
+    from fedmixtures.federation.job import read_job
     from fedmixtures.federation.node.site import SiteConfig
 
     print(page(read_job(job), SiteConfig.load(site)), end="")
@@ -220,6 +228,8 @@ def collect(
 ) -> None:
     """Open the final models that sites have sealed for the job's collector.
 
+    They are written in the units of the columns, whatever shift and scale the job has.
+
     Parameters
     ----------
     folder
@@ -234,7 +244,10 @@ def collect(
     need_nvflare()
     import json
 
+    import numpy as np
+
     from fedmixtures.cli.console import say
+    from fedmixtures.cli.prepare import Scale
     from fedmixtures.federation.job import Job
     from fedmixtures.federation.nvflare.driver import open_results
     from fedmixtures.federation.wire.roster import Roster
@@ -243,13 +256,17 @@ def collect(
     job = Job.from_plain(json.loads((folder / "job.json").read_text()))
     results = {path.stem: path.read_bytes() for path in folder.glob("*.fmx")}
     models = open_results(job, results, SiteKey.load(key), Roster.load(roster))
+    d = len(job.features)
+    units = Scale(np.array(job.shift or [0.0] * d), np.array(job.scale or [1.0] * d))
     plain: dict[str, Any] = {}
     for site in job.sites:
         model = models.get(site)
         if model is None:
             say(f"{site}: released nothing")
             continue
-        parts = zip(("weights", "means", "covariances"), model.trimmed().parts, strict=True)
+        parts = zip(
+            ("weights", "means", "covariances"), units.original(model.trimmed()).parts, strict=True
+        )
         plain[site] = {name: part.tolist() for name, part in parts}
         say(f"{site}: {len(plain[site]['weights'])} components")
     out = out or folder / "models.json"

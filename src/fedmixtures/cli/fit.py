@@ -9,6 +9,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from fedmixtures.cli.main import begin
+from fedmixtures.cli.settings import (
+    UNLESS_GIVEN,
+    FitSettings,
+    TableOptions,
+    default_method,
+    offer_cores,
+    parse_options,
+    with_devices,
+)
 
 WITH_ALPHA = "gtv-mmd"
 """The method where --alpha is given and none is named: the default method has no alpha."""
@@ -16,22 +25,12 @@ WITH_ALPHA = "gtv-mmd"
 
 def fit(
     *data: str,
-    nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None,
-    graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None,
-    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
+    table: Annotated[TableOptions, Parameter(name="*")] = UNLESS_GIVEN,
     method: Annotated[str | None, Parameter(name=["--method", "-m"])] = None,
-    covariance: str = "full",
     alpha: str | None = None,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("run"),
-    features: str | None = None,
-    rounds: int = 40,
-    holdout: float = 0.2,
-    standardize: bool | None = None,
     pooled: bool = True,
-    allow_isolated: Annotated[bool, Parameter(negative="")] = False,
-    delimiter: str | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-    seed: int = 0,
     devices: int | None = None,
     config: Path | None = None,
     resume: Path | None = None,
@@ -53,47 +52,18 @@ def fit(
     data
         A table with a node column (CSV, Parquet, Feather, NPZ with an array X), or one file per
         node: several files, a folder or a pattern. Without --nodes, the file name is the node.
-    nodes
-        Column that names the node of each row.
-    graph
-        Who listens to whom: a CSV with the columns source,target and if you like weight; a GraphML
-        file; `knn:5` for the five nodes with the nearest means; `full`. Without it nobody listens.
-    k
-        Components of every node: a number, a CSV with the columns node,k, or `auto`: one number by
-        held-out rows for the default method, for others by BIC (per node where they allow it).
     method
         How nodes listen; `fedmixtures methods` lists them and names the default. With --alpha and
         no method, gtv-mmd.
-    covariance
-        What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
-        apart) or `spherical` (all features alike). With few rows or many features diag or tied
-        often fit better.
     alpha
         How much nodes listen to neighbours: 0 is not at all. `auto` tries several by
         cross-validation on every node's own rows.
     out
         Folder to write; it must not exist yet.
-    features
-        Columns to use, as a,b,c. By default all but the node column.
-    rounds
-        Exchanges between neighbours.
-    holdout
-        Share of every node's rows kept out of the fit, to judge by. 0 fits all rows, and the report
-        then cannot say whether neighbours helped.
-    standardize
-        Divide every feature by its standard deviation over all nodes' rows, for the fit alone: the
-        model and all that is shown are in your units. On for the couplings (gtv-...), whose step
-        sizes are made for features of order one, unless --no-standardize; others do not need it.
     pooled
         Also fit one mixture of all rows, for comparison. Leave it out where rows may not be pooled.
-    allow_isolated
-        Accept nodes that no edge names.
-    delimiter
-        Between the cells of a CSV, if not a comma.
     set_
         A further setting of the method, as name=value; may be repeated.
-    seed
-        Seeds everything random.
     devices
         GPUs or cores to spread the nodes over. Unless given, all from 500 nodes on, otherwise one.
     config
@@ -102,13 +72,6 @@ def fit(
         Run folder to go on with, exactly where it stopped.
     """
     begin(f"Reading {' '.join(data[:3]) or resume or config or 'nothing'}")
-    from fedmixtures.cli.settings import (
-        FitSettings,
-        default_method,
-        names,
-        offer_cores,
-        parse_options,
-    )
     from fedmixtures.io.runs import RunFolder
 
     offer_cores()
@@ -122,22 +85,11 @@ def fit(
     else:
         if not data:
             raise ValueError("no data given. Name a file: fedmixtures fit data.csv --nodes COLUMN")
-        settings = FitSettings(
-            data=data,
-            nodes=nodes,
-            features=names(features),
-            delimiter=delimiter,
-            graph=graph,
-            allow_isolated=allow_isolated,
+        settings = table.settings(
+            data,
             method=method or (default_method() if alpha is None else WITH_ALPHA),
-            covariance=covariance,
-            k=k,
             alpha=alpha,
-            rounds=rounds,
-            standardize=standardize,
-            holdout=holdout,
             pooled=pooled,
-            seed=seed,
             devices=devices,
             options=parse_options(set_ or []),
         )
@@ -148,8 +100,7 @@ def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
     from fedmixtures import _checks
     from fedmixtures.cli.console import hint_scale, say, understood
-    from fedmixtures.cli.prepare import choose_automatic, prepare
-    from fedmixtures.cli.settings import with_devices
+    from fedmixtures.cli.prepare import choose_automatic, prepare, standardizes
     from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.estimators.rows import notes_on_columns
     from fedmixtures.io.runs import RunFolder
@@ -159,7 +110,8 @@ def _begin(settings: Any, out: Path) -> None:
     columns = settings.nodes, settings.features, settings.delimiter
     table = read_table(settings.data, *columns, gaps_ok=True)
     task = prepare(settings, table)
-    settings = dataclasses.replace(settings, standardize=settings.standardizes(task.method))
+    standardize = standardizes(settings, task.method, task.data)
+    settings = dataclasses.replace(settings, standardize=standardize)
     settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)

@@ -20,13 +20,12 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import all_rows_pooled, listens, own_data_only, own_level
+from fedmixtures.estimators.comparison import all_rows_pooled, listens, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
 from fedmixtures.estimators.reporting import findings_of
 from fedmixtures.estimators.resolve import resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
-from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -36,14 +35,15 @@ from fedmixtures.io.runs import (
     REPORT,
     SNAPSHOTS,
     RunFolder,
+    read_checkpoint,
     write_assignments,
+    write_checkpoint,
     write_text,
 )
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.page import render
+from fedmixtures.report.page import headline, render
 from fedmixtures.report.scores import Scores
-from fedmixtures.report.words import headline
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
@@ -146,7 +146,7 @@ def fit_watched(
             seed=settings.seed,
             report_every=max(1, round(settings.rounds / LOOKS)),
             watch=watch,
-            told=bar.told,
+            announce=bar.announce,
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=NetworkGaussianMixture().tol,
@@ -219,7 +219,7 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
 
 def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
     """The fit's own held-out log-likelihood beside those."""
-    nodes = task.table.nodes[task.held]
+    nodes = task.table.nodes[task.held_out]
     if task.test is None or not task.method.has_likelihood:
         return Scores.of(task.labels, nodes[:0], np.zeros(0), None, None)
     network = log_densities(fitted.model.solution_, task.test)
@@ -302,7 +302,7 @@ def write_rows(path: Path, task: Task, fitted: Fitted) -> None:
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,
-        "held_out": task.held,
+        "held_out": task.held_out,
         "component": assigned(joint),
     }
     if len(table.files) > 1:

@@ -20,7 +20,6 @@ COMMANDS = {
     "compare": "Compare methods on the same splits and seeds.",
     "export": "Take one node's mixture elsewhere: JSON, scikit-learn, ONNX.",
     "methods": "List the methods there are.",
-    "experiment": "Repeat an experiment by name.",
     "federate": "Run between silos.",
 }
 MODULES = {"predict": "finished", "report": "finished", "export": "finished", "methods": "compare"}

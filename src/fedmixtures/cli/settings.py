@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fedmixtures import _checks
+from cyclopts import Parameter
 
 NODES_WORTH_SPREADING = 500
 """From so many nodes on a second core saves more than it costs to set up."""
@@ -33,7 +33,7 @@ class FitSettings:
     alpha: str | None = None
     rounds: int = 40
     standardize: bool | None = None
-    """Whether features are divided by their spread; None: for methods with step sizes alone."""
+    """Whether features are divided by their spread; None: where a method's steps need it."""
     holdout: float = 0.2
     pooled: bool = True
     seed: int = 0
@@ -52,11 +52,6 @@ class FitSettings:
                 f"--holdout is {self.holdout:g}. Give the share of rows to hold out, from 0 to "
                 "less than 1."
             )
-
-    def standardizes(self, method: Any) -> bool:
-        """Whether this method sees standardised features: as asked, else where it has steps."""
-        asked = self.standardize
-        return hasattr(method, "learning_rate") if asked is None else asked
 
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
@@ -78,6 +73,66 @@ class FitSettings:
             if name in given:
                 given[name] = str(given[name])
         return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What `fit` and `compare` are told alike: the table, the graph and how mixtures are fitted.
+
+    Parameters
+    ----------
+    nodes
+        Column that names the node of each row.
+    graph
+        Who listens to whom: a CSV with the columns source,target and if you like weight; a GraphML
+        file; `knn:5` for the five nodes with the nearest means; `full`. Without it nobody listens
+        in `fit`, and `compare` takes `knn:5`.
+    k
+        Components of every node: a number, a CSV with the columns node,k, or for `fit` `auto`: one
+        number by held-out rows for the default method, for others by BIC (per node where they
+        allow it).
+    covariance
+        What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
+        apart) or `spherical` (all features alike). With few rows or many features diag or tied
+        often fit better.
+    features
+        Columns to use, as a,b,c. By default all but the node column.
+    rounds
+        Exchanges between neighbours.
+    holdout
+        Share of every node's rows kept out of the fit, to judge by. 0 fits all rows, and a report
+        then cannot say whether neighbours helped.
+    standardize
+        Divide every feature by its standard deviation over all nodes' rows, for the fit alone: the
+        model and all that is shown are in your units. Unless you say, only for the couplings
+        (gtv-...), whose step is made for features of order one, and only where a feature's spread
+        within nodes is below 0.5 or above 10; others do not need it.
+    allow_isolated
+        Accept nodes that no edge names.
+    delimiter
+        Between the cells of a CSV, if not a comma.
+    seed
+        Seeds everything random; repeats of a comparison count up from it.
+    """
+
+    nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None
+    graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None
+    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3"
+    covariance: str = "full"
+    features: str | None = None
+    rounds: int = 40
+    holdout: float = 0.2
+    standardize: bool | None = None
+    allow_isolated: Annotated[bool, Parameter(negative="")] = False
+    delimiter: str | None = None
+    seed: int = 0
+
+    def settings(self, data: tuple[str, ...], **more: Any) -> FitSettings:
+        """With the data and what a command has of its own."""
+        return FitSettings(**asdict(self) | {"features": names(self.features)} | more, data=data)
+
+
+UNLESS_GIVEN = TableOptions()
 
 
 def default_method() -> str:
@@ -125,6 +180,8 @@ def with_devices(settings: FitSettings, n_nodes: int) -> FitSettings:
     import jax
 
     if settings.devices is not None:
+        from fedmixtures import _checks
+
         _checks.whole("--devices", settings.devices)
         return settings
     return dataclasses.replace(

@@ -1,8 +1,13 @@
 """Where the points come from: synthetic data with a truth, splits over nodes, the digits."""
 
-from fedmixtures.data.digits import digits, digits_scenario
 from fedmixtures.data.partition import dirichlet_split, holdout, rows_by_node
-from fedmixtures.data.synthetic import Scenario, homogeneous, shifted_blocks
+from fedmixtures.data.scenarios import (
+    Scenario,
+    digits,
+    digits_scenario,
+    homogeneous,
+    shifted_blocks,
+)
 
 __all__ = [
     "Scenario",

@@ -14,8 +14,8 @@ from jaxtyping import Key
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, PerSlot, Scalar, SlotKeys
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 
 @runtime_checkable

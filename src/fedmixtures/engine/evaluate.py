@@ -9,13 +9,12 @@ from fedmixtures._types import Array
 from fedmixtures.data.gaps import by_pattern
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout, without_edges
-from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.run.runner import over_blocks, scatter
-from fedmixtures.kernels.compiling import jit_in_order
+from fedmixtures.kernels.compiling import compilation_cache, jit_in_order
 from fedmixtures.kernels.dispatch import log_joints
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 
 class Evaluator:

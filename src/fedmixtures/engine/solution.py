@@ -88,7 +88,7 @@ class Certificate:
     smallest: float
     every_step_decreased: bool
     r"""Whether each round lowered the objective by at least $\frac{\eta_t}{2}\|G_t\|^2$."""
-    held: bool
+    holds: bool
 
     @classmethod
     def of(cls, history: History) -> Certificate | None:

@@ -12,22 +12,21 @@ from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import without_edges
-from fedmixtures.engine.run.cache import compilation_cache
-from fedmixtures.engine.run.checkpoint import Checkpoint
 from fedmixtures.engine.run.loop import Options, Run
-from fedmixtures.engine.run.one_shot import fit_by_conversation, fit_once
-from fedmixtures.engine.run.watch import Progress
+from fedmixtures.engine.run.once import fit_by_conversation, fit_once
+from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Method, OneShot
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.programs import HubProgram
 from fedmixtures.methods.registry import check_gaps, method_named
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import precision
 
 
 def solve(
@@ -42,7 +41,7 @@ def solve(
     dtype: str = "float64",
     tol: float = 0.0,
     watch: Callable[[Progress], Any] | None = None,
-    told: Callable[[str], Any] | None = None,
+    announce: Callable[[str], Any] | None = None,
     report_every: int | None = None,
     resume: Checkpoint | None = None,
     keep_nodes: bool = False,
@@ -78,7 +77,7 @@ def solve(
         Called with a `Progress` before the first round, then every `report_every` rounds and at
         the end. It has the records of the rounds since the last call and, if asked for, the
         mixtures and what it takes to go on from there.
-    told
+    announce
         Called with a few words on what a method without rounds is at.
     report_every
         Rounds between two calls of `watch`; None runs as many as fit in one device call.
@@ -102,14 +101,14 @@ def solve(
     method = method.bounded(data, components)
     with compilation_cache():
         init = KMeansStart() if init is None else init
-        components, theta = start_of(init, data, components, seed, method, network)
+        components, theta = start_of(init, data, components, seed, method)
         theta = None if theta is None else of_type(theta, method.covariance_type)
         program = method.program()
         if isinstance(program, OneShot):
             solution = fit_once(program, data, components, theta, seed)
         elif isinstance(program, Conversation):
             given = network, components, theta
-            solution = fit_by_conversation(program, data, *given, seed, dtype, told)
+            solution = fit_by_conversation(program, data, *given, seed, dtype, announce)
         else:
             options = Options(
                 n_rounds=n_rounds,

@@ -14,7 +14,6 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
-from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -33,16 +32,13 @@ def start_of(
     n_components: list[int],
     seed: int,
     method: Method,
-    network: Network,
 ) -> tuple[list[int], Mixture | None]:
     """Components of every node, no more than its rows can bear, and where it starts."""
     if not isinstance(init, KMeansStart):
         return n_components, starting_mixtures(init, data, n_components, seed, method)
     capped = affordable(n_components, data)
     theta = starting_mixtures(init, data, capped, seed, method)
-    try:
-        method.check(capped, network)
-    except ValueError:  # one number for all nodes
+    if method.needs_equal_components and len(set(capped)) > 1:
         return n_components, None if theta is None else filled(theta, n_components)
     return capped, theta
 

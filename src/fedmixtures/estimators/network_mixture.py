@@ -15,18 +15,17 @@ from sklearn.utils.validation import check_is_fitted
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.run.watch import Progress
+from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.newcomers import joined, unknown
-from fedmixtures.estimators.parameters import NestedParameters
 from fedmixtures.estimators.rows import warn_of_columns
 from fedmixtures.estimators.scoring import NodeScores
-from fedmixtures.estimators.trust import Trust
-from fedmixtures.estimators.verbose import Teller
+from fedmixtures.estimators.sklearn_api import NestedParameters
 from fedmixtures.graph.network import Network
-from fedmixtures.io.arrays import read_checkpoint, write_checkpoint
+from fedmixtures.io.runs import read_checkpoint, write_checkpoint
+from fedmixtures.methods.base import Trust
 
 
 class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEstimator):
@@ -116,6 +115,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         All of this as `fedmixtures.solve` returns it.
     shards_ : Shards or None
         How the nodes were spread over devices: edges cut, models that cross in a round.
+    labelled_ : bool
+        Whether rows come with node labels.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         X, labels = self._read(X, nodes, reset=True)
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_of_columns(data, getattr(self, "feature_names_in_", None))
-        problem = resolve.Problem.of(data, self.graph, self._program(), self.n_components)
+        problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
         init = resolve.resolve_start(self.init)
         missing = int(np.isnan(data.rows).sum())
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
@@ -217,7 +218,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             "dtype": self.dtype,
             "tol": float(self.tol),
             "watch": partial(self._watch, teller),
-            "told": partial(teller.say, lasting=False),
+            "announce": partial(teller.say, lasting=False),
             "report_every": self.report_every or (10 if watched else None),
             "resume": None if resume is None else read_checkpoint(resume),
             "keep_nodes": self.keep_node_history,
@@ -257,7 +258,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """
         if feature_names is not None:
             self.feature_names_in_ = np.array(feature_names, dtype=object)
-        self.solution_, self.network_, self._labelled = solution, network, labelled
+        self.solution_, self.network_, self.labelled_ = solution, network, labelled
         self.nodes_ = _label_array(solution.labels)
         self.n_features_in_ = solution.theta.n_features
         each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
@@ -292,7 +293,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """
         check_is_fitted(self)
         label = _checks.plain(node)
-        if not self._labelled:
+        if not self.labelled_:
             raise ValueError("the model was fitted without `nodes`: it has no network to join.")
         if label in self.solution_.labels:
             raise ValueError(
@@ -302,7 +303,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         own = NodeData.from_rows(X, None, sample_weight)
         data = dataclasses.replace(own, labels=(label,))
         seed = resolve.resolve_seed(self.random_state)
-        known = self.solution_, self.network_, self._program()
+        known = self.solution_, self.network_, self.resolved_method()
         solution, network = joined(*known, data, seed, self.dtype)
         return self.adopt(solution, network, labelled=True)
 
@@ -317,7 +318,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         check_is_fitted(self)
         theta = aligned(self.solution_.theta, self.network_)
         solution = dataclasses.replace(self.solution_, theta=theta)
-        return self.adopt(solution, self.network_, labelled=self._labelled)
+        return self.adopt(solution, self.network_, labelled=self.labelled_)
 
     def report(
         self,

@@ -19,15 +19,15 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block, without_edges
-from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.baselines import own_data_only
+from fedmixtures.estimators.comparison import own_data_only
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
 from fedmixtures.methods.conversation import Conversation
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture, distinct
-from fedmixtures.mixture.precision import precision
 
 EVERYONE = "everyone"
 """Name of the level that all nodes have in common."""

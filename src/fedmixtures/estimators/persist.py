@@ -18,8 +18,7 @@ from fedmixtures.engine.solution import (
     Traffic,
 )
 from fedmixtures.graph.network import Network
-from fedmixtures.io.arrays import read_arrays, write_arrays
-from fedmixtures.io.codec import UnknownType, decode, encode
+from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
 from fedmixtures.methods.base import Account, Levels
 from fedmixtures.methods.registry import registered_classes
 from fedmixtures.mixture.mixture import Mixture
@@ -71,7 +70,7 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
         "format": FORMAT,
         "version": fedmixtures.__version__,
         "labels": encode(list(network.labels)),
-        "labelled": model._labelled,
+        "labelled": model.labelled_,
         "feature_names": encode(getattr(model, "feature_names_in_", None)),
         "params": {name: encode(value) for name, value in params.items()},
         "status": str(solution.status),

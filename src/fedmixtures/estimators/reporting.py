@@ -13,14 +13,13 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.baselines import listens, own_data_only, own_level
+from fedmixtures.estimators.comparison import listens, own_data_only, own_level
 from fedmixtures.estimators.scoring import log_densities, mixture_at
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.layout import positions
-from fedmixtures.report.page import render
+from fedmixtures.report.neighbours import positions
+from fedmixtures.report.page import render, size
 from fedmixtures.report.scores import Scores
 from fedmixtures.report.svg import figure, label, line, number, shortened
-from fedmixtures.report.words import size
 
 if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
@@ -45,7 +44,7 @@ def findings_of(
         "data": data,
         "features": tuple(str(name) for name in names),
         "history": model.history_,
-        "method": model._program(),
+        "method": model.resolved_method(),
         "scores": scores,
         "certificate": model.certificate_,
         "converged": model.converged_,
@@ -72,7 +71,7 @@ def write_report(
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
         "n_components": model.n_components,
-        "covariance_type": model._program().covariance_type,
+        "covariance_type": model.resolved_method().covariance_type,
         "n_rounds": model.n_rounds,
         "random_state": model.random_state,
         "status": model.status_,
@@ -98,7 +97,7 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
     elif level is not None:
         own = log_densities(level, held)
     else:
-        method = own_data_only(model._program(), data.rows)
+        method = own_data_only(model.resolved_method(), data.rows)
         problem = resolve.Problem.of(data, model.network_, method, model.n_components)
         seed = resolve.resolve_seed(model.random_state)
         own = log_densities(problem.solve(n_rounds=model.n_rounds, seed=seed), held)

@@ -22,7 +22,6 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.convert import to_sklearn
 from fedmixtures.estimators.newcomers import (
     newcomer_density,
     newcomer_joints,
@@ -30,6 +29,7 @@ from fedmixtures.estimators.newcomers import (
     warn_of_newcomers,
 )
 from fedmixtures.estimators.rows import check_finite, split_nodes, text_column
+from fedmixtures.estimators.sklearn_api import to_sklearn
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Method
 from fedmixtures.mixture.conditional import conditional_draws, conditional_means
@@ -132,7 +132,7 @@ class NodeScores:
     covariance_type: str
     random_state: Any
     solution_: Solution
-    _labelled: bool
+    labelled_: bool
 
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
         """Validated rows and their labels (None if there are none)."""
@@ -152,9 +152,9 @@ class NodeScores:
 
     def _takes_gaps(self) -> bool:
         """Whether cells may be missing."""
-        return self._program().fits_gaps
+        return self.resolved_method().fits_gaps
 
-    def _program(self) -> Method:
+    def resolved_method(self) -> Method:
         """The method with the covariance type."""
         return resolve.resolve_method(self.method, self.covariance_type)
 
@@ -162,11 +162,11 @@ class NodeScores:
         """Rows to be scored, by node; a warning of nodes that were not fitted."""
         check_is_fitted(self)
         X, labels = self._read(X, nodes, reset=False)
-        if self._labelled and labels is None:
+        if self.labelled_ and labels is None:
             raise ValueError(
                 "`nodes` is missing. The model was fitted with it: give a label per row."
             )
-        if not self._labelled and labels is not None:
+        if not self.labelled_ and labels is not None:
             raise ValueError("`nodes` was given, but the model was fitted without. Leave it out.")
         data = NodeData.from_rows(X, labels)
         warn_of_newcomers(self.solution_, data.labels)
@@ -271,7 +271,7 @@ class NodeScores:
         data = self._grouped(X, nodes)
         k = (self.solution_.theta.weights[_places(self.solution_, data)] > 0).sum(1)
         d = data.n_features
-        free = n_parameters(self._program().covariance_type, k, d)
+        free = n_parameters(self.resolved_method().covariance_type, k, d)
         joint = log_joints(self.solution_, data)
         fit = np.logaddexp.reduce(joint, axis=1).sum()
         return float(-2 * fit + (free * price(data.counts)).sum())
@@ -290,7 +290,10 @@ class NodeScores:
             ``"density"``: what `score_samples` scores, all levels weighed.
         """
         check_is_fitted(self)
-        mixture, kind = mixture_at(self.solution_, label, level), self._program().covariance_type
+        mixture, kind = (
+            mixture_at(self.solution_, label, level),
+            self.resolved_method().covariance_type,
+        )
         return to_sklearn(mixture, kind if is_of_type(mixture, kind) else "full")
 
 

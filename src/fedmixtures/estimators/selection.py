@@ -20,7 +20,7 @@ from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Local
-from fedmixtures.metrics.per_node import node_means
+from fedmixtures.metrics import node_means
 from fedmixtures.mixture.covariance_types import n_parameters
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -250,7 +250,7 @@ def select_components(
         sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(counts)[:-1]]))
         bic[enough, c] = -2 * sums + n_parameters(kind, k, d) * np.log(counts)
     chosen = np.array(candidates)[first_least(bic, scale=data.counts)]
-    if not _may_differ(program, data, network):
+    if program.needs_equal_components:
         allowed = np.isfinite(bic).all(0)
         if not allowed.any():
             raise ValueError("`candidates` holds no number that every node has rows for.")
@@ -293,14 +293,3 @@ def _by_levels(
     tried = tuple(candidates[: len(totals)])
     chosen = min(k for k, one in zip(tried, totals, strict=True) if one >= max(totals) - WORTH)
     return ComponentSelection(dict.fromkeys(labels, chosen), tried, scores=np.stack(scores, axis=1))
-
-
-def _may_differ(method: Any, data: NodeData, network: Network | None) -> bool:
-    """Whether nodes may have different numbers of components under this method."""
-    numbers = [1 + i % 2 for i in range(data.n_nodes)]
-    network = network or resolve.resolve_graph(None, data)
-    try:
-        method.check(numbers, network)
-    except ValueError:
-        return False
-    return True

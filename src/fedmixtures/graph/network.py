@@ -112,13 +112,20 @@ class Network:
 
     def components(self) -> list[tuple[Hashable, ...]]:
         """Labels of each connected part; parts and labels in the order of `labels`."""
-        from scipy.sparse.csgraph import connected_components
-
-        _, part = connected_components(self.adjacency(), directed=False)
         parts: dict[int, list[Hashable]] = {}
-        for label, number in zip(self.labels, part.tolist(), strict=True):
+        for label, number in zip(self.labels, self.parts().tolist(), strict=True):
             parts.setdefault(number, []).append(label)
         return [tuple(members) for members in parts.values()]
+
+    def parts(self, edges: np.ndarray | None = None) -> np.ndarray:
+        """Number of the connected part of every node, over all edges or those marked in `edges`."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        used = np.ones(self.n_edges, bool) if edges is None else edges
+        ends = self.source[used], self.target[used]
+        graph = csr_array((np.ones(len(ends[0])), ends), (self.n_nodes, self.n_nodes))
+        return connected_components(graph, directed=False)[1]
 
     def aligned(self, labels: Iterable[Hashable]) -> Network:
         """Return the same graph on exactly these labels, in this order.

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
 
@@ -13,13 +15,10 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures.data.gaps import filled
 from fedmixtures.data.node_data import NodeData, label_hash
-from fedmixtures.init.many_nodes import (
-    distinct_rows_of_all,
-    mixtures_of_many,
-    seeds_of_many,
-    sorted_on_device,
-)
 from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.compiling import jit
+from fedmixtures.kernels.cpu.clustering import plus_plus
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
@@ -144,3 +143,181 @@ def node_seed(seed: int, label) -> int:
     """A 32-bit seed for one node, from the run's seed and the node's label alone."""
     hashed = label_hash(label)
     return int(np.random.SeedSequence([seed, hashed]).generate_state(1)[0])
+
+
+def mixtures_of_many(
+    data: NodeData,
+    n_components: Sequence[int],
+    seeds: np.ndarray,
+    n_init: int,
+    ridge: float,
+    keep_all: bool = False,
+) -> Mixture:
+    """Starting mixtures of all nodes, stacked; rows in an order of their own (sorted).
+
+    The tightest of `n_init` clusterings per node, the first of equals; with `keep_all` all of them,
+    node after node.
+    """
+    k_of = np.asarray(n_components)
+    parts = _absent(data.n_nodes, n_init if keep_all else 1, int(k_of.max()), data.n_features)
+    for nodes, batch, m, k in _batches(data.counts, k_of, n_init):
+        with double():
+            found = _clustered(*_padded(data, batch, m), seeds[batch], k, n_init, keep_all)
+        for part, new in zip(parts, found, strict=True):
+            part[nodes, :, :k] = np.asarray(new)[: len(nodes)]
+    weights, means, covariances = parts
+    covariances[weights > 0] += ridge * np.eye(data.n_features)
+    flat = lambda part: part.reshape(-1, *part.shape[2:])
+    return Mixture(flat(weights), flat(means), flat(covariances))
+
+
+def sorted_on_device(
+    data: NodeData, n_components: Sequence[int], seeds: np.ndarray, n_init: int, ridge: float
+) -> Mixture:
+    """`mixtures_of_many` of rows in any order: the device sorts them and joins equal ones too.
+
+    Equal rows are joined into one of their whole weight; the others stay behind with weight zero,
+    which counts as absent.
+    """
+    k_of = np.asarray(n_components)
+    parts = _absent(data.n_nodes, 1, int(k_of.max()), data.n_features)
+    distinct = np.zeros(data.n_nodes, dtype=np.int64)
+    level = np.float64(ridge)  # a number of the program, not a part of it
+    with double():
+        table = jnp.asarray(data.rows), jnp.asarray(data.row_weights)
+        for nodes, batch, m, k in _batches(data.counts, k_of, n_init):
+            begin = data.offsets[batch], data.counts[batch]
+            found, n_rows = _sorted_and_clustered(*table, *begin, seeds[batch], level, m, k, n_init)
+            distinct[nodes] = np.asarray(n_rows)[: len(nodes)]
+            # Nodes in a row, as they mostly are, are copied in one piece.
+            in_a_row = nodes[-1] - nodes[0] == len(nodes) - 1
+            span = slice(nodes[0], nodes[-1] + 1) if in_a_row else nodes
+            for part, new in zip(parts, found, strict=True):
+                part[span, :, :k] = np.asarray(new)[: len(nodes)]
+    few = np.flatnonzero(distinct < k_of)
+    _checks.enough_rows(
+        {data.labels[i]: int(distinct[i]) for i in few}, {data.labels[i]: int(k_of[i]) for i in few}
+    )
+    parts = tuple(part[:, 0] for part in parts)
+    # Made by us, a million of them: put together without the look at each one's eigenvalues.
+    one = Mixture(*(part[:1] for part in parts))
+    return jax.tree.unflatten(jax.tree.structure(one), parts)
+
+
+def _absent(nodes: int, kept: int, k: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, means and covariances of mixtures (nodes, kept) without a component."""
+    shape = (nodes, kept, k)
+    covariances = np.broadcast_to(np.eye(d), (*shape, d, d)).copy()
+    return np.zeros(shape), np.zeros((*shape, d)), covariances
+
+
+def distinct_rows_of_all(data: NodeData) -> NodeData:
+    """The same nodes, rows sorted and equal rows joined into one of their whole weight."""
+    order = np.lexsort((*data.rows.T[::-1], data.node_index))
+    rows, node = data.rows[order], data.node_index[order]
+    new = np.ones(len(rows), dtype=bool)
+    new[1:] = (node[1:] != node[:-1]) | (rows[1:] != rows[:-1]).any(1)
+    first = np.flatnonzero(new)
+    weights = np.add.reduceat(data.row_weights[order], first)
+    counts = np.bincount(node[first], minlength=data.n_nodes)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return NodeData(data.labels, rows[first], weights, offsets, data.source_index[order][first])
+
+
+def _cluster(x, weights, seeds, k: int, n_init: int, keep_all: bool):
+    """Weights, means and covariances (nodes, kept, k, ...) of clusterings of every node."""
+    nodes, _, m = x.shape
+    x, weights = jnp.asarray(x), jnp.asarray(weights)
+    # As in scikit-learn: about the mean, so that rows far from the origin lose no digits.
+    shift = (weights[:, None] * x).sum(-1) / weights.sum(1, keepdims=True)
+    x = jnp.where(weights[:, None] > 0, x - shift[:, :, None], 0.0)
+    again = lambda part: jnp.repeat(part, n_init, axis=0)
+    restart = jnp.tile(jnp.arange(n_init, dtype=jnp.uint32), nodes)
+    keys = jnp.stack([again(jnp.asarray(seeds)), restart], axis=-1)
+    centres = plus_plus(again(x), again(weights), keys, k)
+    found = dispatch.settled(x, weights, centres)
+    labels = found.labels.reshape(nodes, n_init, m)
+    if not keep_all:
+        best = first_least(found.inertia.reshape(nodes, n_init))
+        labels = jnp.take_along_axis(labels, best[:, None, None], axis=1)
+    ours = labels[:, :, None] == jnp.arange(k, dtype=labels.dtype)[None, None, :, None]
+    member = jnp.where(ours, weights[:, None, None], 0.0)
+    mass = member.sum(-1)
+    share = member / mass[..., None]
+    means = jnp.einsum("nskm,nim->nski", share, x)
+    centred = x[:, None, None] - means[..., None]
+    covariances = jnp.einsum("nskm,nskim,nskjm->nskij", share, centred, centred)
+    return mass / mass.sum(-1, keepdims=True), means + shift[:, None, None], covariances
+
+
+_clustered = jit(_cluster, quick=True)  # short runs: compiling is most of it
+
+
+@jit
+def _sorted_and_clustered(
+    rows, row_weights, first, count, seeds, ridge, m: int, k: int, n_init: int
+):
+    """Clusterings of these nodes, and how many distinct rows each of them has."""
+    column = jnp.arange(m)[None]
+    there = column < jnp.asarray(count)[:, None]
+    index = jnp.where(there, jnp.asarray(first)[:, None] + column, 0)
+    weights = jnp.where(there, row_weights[index], 0.0)
+    # Zero has two signs, which are equal; what is not there comes last.
+    features = [jnp.where(there, rows[:, i][index] + 0.0, jnp.inf) for i in range(rows.shape[1])]
+    *features, weights = jax.lax.sort((*features, weights), dimension=1, num_keys=len(features))
+    weights = _joined(features, weights)
+    x = jnp.where(weights[:, None] > 0, jnp.stack(features, axis=1), 0.0)
+    shares, means, covariances = _cluster(x, weights, seeds, k, n_init, False)
+    eye = jnp.eye(len(features)).reshape(1, 1, 1, len(features), -1)
+    return (shares, means, covariances + ridge * eye), (weights > 0).sum(-1)
+
+
+def _joined(features: list[jax.Array], weights: jax.Array) -> jax.Array:
+    """The weight of every run of equal rows on the first of them."""
+    equal = jnp.stack([x[:, 1:] == x[:, :-1] for x in features]).all(0) & (weights[:, 1:] > 0)
+
+    def join(weights):
+        columns = [weights[:, j] for j in range(weights.shape[1])]
+        for j in range(len(columns) - 1, 0, -1):
+            same = equal[:, j - 1]
+            columns[j - 1] = columns[j - 1] + jnp.where(same, columns[j], 0.0)
+            columns[j] = jnp.where(same, 0.0, columns[j])
+        return jnp.stack(columns, axis=1)
+
+    return jax.lax.cond(equal.any(), join, lambda weights: weights, weights)
+
+
+def _batches(
+    counts: np.ndarray, n_components: np.ndarray, n_init: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
+    """Nodes of one k and alike size together: little padding, few shapes, bounded memory.
+
+    Yields them, the same filled up with the first one to the length of all such batches, their
+    rows when padded, and k.
+    """
+    room = dispatch.clustered_at_once()
+    # Whole octaves: a program more to compile costs as much as clustering a million rows.
+    size = np.maximum(8, 1 << np.ceil(np.log2(counts)).astype(int))
+    for k in np.unique(n_components):
+        for m in np.unique(size[n_components == k]):
+            members = np.flatnonzero((n_components == k) & (size == m))
+            width = min(max(1, room // int(m * n_init)), len(members))
+            for i in range(0, len(members), width):
+                nodes = members[i : i + width]
+                filler = np.repeat(nodes[:1], width - len(nodes))
+                yield nodes, np.concatenate([nodes, filler]), int(m), int(k)
+
+
+def _padded(data: NodeData, nodes: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (nodes, features, m) and weights of these nodes; padding weighs zero."""
+    index = data.offsets[nodes][:, None] + np.arange(m)
+    there = np.arange(m) < data.counts[nodes][:, None]
+    index = np.where(there, index, 0)
+    rows = np.stack([data.rows[:, i][index] for i in range(data.n_features)], axis=1)
+    return rows, np.where(there, data.row_weights[index], 0.0)
+
+
+def seeds_of_many(seed: int, hashes: np.ndarray) -> np.ndarray:
+    """A 32-bit number per node, from the run's seed and the hash of the node's label alone."""
+    mixed = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
+    return ((hashes ^ np.uint64(mixed)) >> np.uint64(32)).astype(np.uint32)

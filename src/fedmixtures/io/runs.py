@@ -1,4 +1,4 @@
-"""The folder a run leaves behind: settings, history, snapshots, model, assignments."""
+"""The folder a run leaves behind: settings, history, checkpoint, model, assignments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedmixtures.io.arrays import read_arrays, write_arrays
-from fedmixtures.io.durable import write_durably
+from fedmixtures.engine.run.watch import Checkpoint
+from fedmixtures.io.storage import read_arrays, write_arrays, write_durably
 from fedmixtures.mixture.mixture import Mixture
 
 CONFIG = "config.toml"
@@ -106,6 +106,30 @@ class RunFolder:
         numbers = sorted({int(name.split(".")[0]) for name in arrays})
         parts = ("weights", "means", "covariances")
         return {n: Mixture(*(arrays[f"{n:06d}.{part}"] for part in parts)) for n in numbers}
+
+
+def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint; an older one at this path is replaced in one step."""
+    arrays = {f"state.{i:04d}": state for i, state in enumerate(checkpoint.states)}
+    arrays |= {f"trace.{name}": array for name, array in checkpoint.trace.items()}
+    header = {
+        "kind": "checkpoint",
+        "round": checkpoint.round,
+        "fingerprint": checkpoint.fingerprint,
+    }
+    return write_arrays(path, arrays, header)
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint."""
+    arrays, header = read_arrays(path, "checkpoint")
+    states = [array for name, array in sorted(arrays.items()) if name.startswith("state.")]
+    trace = {
+        name.removeprefix("trace."): array
+        for name, array in arrays.items()
+        if name.startswith("trace.")
+    }
+    return Checkpoint(header["round"], header["fingerprint"], tuple(states), trace)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,9 +1,18 @@
-"""`jit` with the settings our kernels are written for, and sizes that rarely compile anew."""
+"""`jit` with the settings our kernels are written for, and how to compile as rarely as possible.
+
+Sizes are rounded up, and compiled programs kept between processes, so that a second run starts at
+once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial, update_wrapper
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -37,7 +46,8 @@ class jit:
 
     def __init__(self, function: Callable, reorder: bool = True, quick: bool | None = None):
         """With `QUICK` or not; None decides by the features of mixtures among the arguments."""
-        self._function, self._reorder, self._quick, self._of_kind = function, reorder, quick, {}
+        self.function = function  # as it is, for whoever compiles it together with more
+        self._reorder, self._quick, self._of_kind = reorder, quick, {}
         update_wrapper(self, function)
 
     def __call__(self, *args, **kwargs):
@@ -55,7 +65,7 @@ class jit:
         if kind not in self._of_kind:
             options = _known(self._reorder, kind[1]) if on_cpu else None
             # Equinox hands the settings of `jax.jit` on, but its types do not say so.
-            jitted = eqx.filter_jit(self._function, compiler_options=options)  # pyright: ignore[reportCallIssue]
+            jitted = eqx.filter_jit(self.function, compiler_options=options)  # pyright: ignore[reportCallIssue]
             self._of_kind[kind] = jitted
         return self._of_kind[kind]
 
@@ -105,3 +115,63 @@ def rounded_up(n: int | np.integer) -> int:
         return max(n, 1)
     step = 1 << ((n - 1).bit_length() - 3)
     return -(-n // step) * step
+
+
+FOLDER = "jax_compilation_cache_dir"
+SETTINGS = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,  # our programs are many and small
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+}
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept; None if switched off or not writable."""
+    chosen = os.environ.get("FEDMIXTURES_CACHE", "")
+    if chosen.lower() == "off":
+        return None
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = Path(chosen) if chosen else Path(user) / "fedmixtures"
+    folder = base / f"xla-{jax.__version__}-{_machine()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _machine() -> str:
+    """Programs are compiled for one kind of processor; homes are shared between several."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = ""
+    text = f"{platform.machine()} {platform.processor()} {flags}"
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+@contextmanager
+def compilation_cache() -> Iterator[None]:
+    """Keep what is compiled inside this block on disk, in the user's cache folder.
+
+    Only where JAX has no such folder set already; JAX's settings outside the block stay as they
+    are. ``FEDMIXTURES_CACHE=off`` switches it off, any other value names another folder.
+    """
+    folder = None if getattr(jax.config, FOLDER) else cache_folder()
+    if folder is None:
+        yield
+        return
+    from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+    before = {name: getattr(jax.config, name) for name in SETTINGS}
+    try:
+        jax.config.update(FOLDER, str(folder))
+        for name, value in SETTINGS.items():
+            jax.config.update(name, value)
+        jax_cache.reset_cache()  # JAX decides once whether there is a cache
+        yield
+    finally:
+        jax.config.update(FOLDER, None)
+        for name, value in before.items():
+            jax.config.update(name, value)
+        jax_cache.reset_cache()

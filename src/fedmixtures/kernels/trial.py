@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import precision
 
 _found: dict[tuple[Callable[..., None], int, int, str], str] = {}
 """What every trial so far ended with: why the kernel is left out, or nothing if it is used."""

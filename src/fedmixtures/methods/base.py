@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 import numpy as np
 
+from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.graph.network import Network
@@ -85,6 +86,8 @@ class Method(eqx.Module):
     """Whether rows may have missing cells (NaN)."""
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
+    needs_equal_components: ClassVar[bool] = False
+    """Whether all nodes must have the same number of components, being joined one by one."""
     moves_rows: ClassVar[bool] = False
     """Whether rows leave their nodes."""
     needs_start: ClassVar[bool] = True
@@ -104,7 +107,9 @@ class Method(eqx.Module):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Refuse what cannot work, before any work is done."""
-        del n_components, network
+        del network
+        if self.needs_equal_components:
+            _checks.same_components(type(self).__name__, n_components)
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
         """The same method with what it takes from the rows before it begins; by default nothing."""
@@ -167,6 +172,61 @@ class Account:
 
 
 @dataclass(frozen=True, eq=False)
+class Trust:
+    """An account that tells of trust, by edge and by group.
+
+    A method is read so if its account names an array ``trusted`` of edges; its further arrays, by
+    whatever name, are evidence that is passed on as it is.
+    """
+
+    labels: tuple[Label, ...]
+    source: np.ndarray
+    target: np.ndarray
+    trusted: np.ndarray
+    """(edges,) whether both ends trust each other."""
+    group: np.ndarray
+    """(nodes,) number of the group of each node, counted from 0 in the order of the labels."""
+    account: Account
+
+    @classmethod
+    def of(cls, account: Account | None, network: Network) -> Trust | None:
+        """The account's view of trust; None where it has none."""
+        if account is None or "trusted" not in account.edges:
+            return None
+        trusted = np.logical_and.reduce(np.asarray(account.edges["trusted"], dtype=bool), axis=1)
+        ends = network.source, network.target
+        group = account.nodes.get("group")
+        group = network.parts(trusted) if group is None else group
+        first, number = np.unique(group, return_index=True, return_inverse=True)[1:]
+        rank = np.argsort(np.argsort(first))
+        return cls(network.labels, *ends, trusted, rank[number.reshape(-1)], account)
+
+    @property
+    def groups(self) -> list[tuple[Label, ...]]:
+        """Labels of the nodes of each group."""
+        return [
+            tuple(self.labels[i] for i in np.flatnonzero(self.group == number))
+            for number in range(self.group.max(initial=-1) + 1)
+        ]
+
+    def edges(self) -> list[dict[str, Any]]:
+        """One plain record per edge: its ends, whether it is trusted, and all evidence of it.
+
+        Evidence is a pair: seen from the source, seen from the target.
+        """
+        evidence = {name: of for name, of in self.account.edges.items() if name != "trusted"}
+        return [
+            {
+                "source": self.labels[self.source[e]],
+                "target": self.labels[self.target[e]],
+                "trusted": bool(self.trusted[e]),
+                **{name: tuple(of[e].tolist()) for name, of in evidence.items()},
+            }
+            for e in range(len(self.source))
+        ]
+
+
+@dataclass(frozen=True, eq=False)
 class Levels:
     r"""Several densities per node and how much each counts: $p_i(x) = \sum_l w_{il} p_{il}(x)$."""
 
@@ -218,11 +278,8 @@ class OneShot(Method):
 
     kind: ClassVar = "one-shot"
     needs_start: ClassVar = False
-
-    @property
-    @abc.abstractmethod
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Who receives what nodes send."""
+    recipients: ClassVar[Literal["hub", "nobody"]] = "hub"
+    """Who receives what nodes send."""
 
     @abc.abstractmethod
     def fit(

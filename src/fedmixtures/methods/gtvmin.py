@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmixtures import _checks
-from fedmixtures._types import NodeKeys, PerNode, PerSlot
+from fedmixtures._types import NodeKeys, PerNode
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
 from fedmixtures.discrepancy.mmd import MMD
@@ -48,7 +48,6 @@ from fedmixtures.methods.programs import (
     Keys,
     NodeProgram,
     NodeRows,
-    Outgoing,
     squared_distance,
 )
 from fedmixtures.mixture.em import ShapePrior
@@ -120,6 +119,11 @@ class GTVMin(NodeProgram):
         del network
         self.discrepancy.check_components(n_components)
 
+    @property
+    def needs_equal_components(self) -> bool:
+        """As its discrepancy does."""
+        return self.discrepancy.needs_equal_components
+
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> GTVMin:
         """With a feasible set, taken from the rows if none was given."""
         most, feasible = max(n_components), self.feasible
@@ -143,10 +147,9 @@ class GTVMin(NodeProgram):
         del data, keys
         return self._feasible.project(theta)
 
-    def outgoing(self, state: Mixture, weight: PerSlot) -> Outgoing:
+    def outgoing(self, state: Mixture) -> Mixture:
         """Line 7: every neighbour receives the mixture."""
-        del weight
-        return Outgoing(broadcast=state)
+        return state
 
     def digest(self, broadcast: Mixture):
         """What the discrepancy needs of a received mixture."""

@@ -31,22 +31,11 @@ class NodeRows(eqx.Module):
     """Sum of the sample weights, the number of rows if none were given."""
 
 
-class Outgoing(eqx.Module):
-    """What leaves the nodes of a block in one round."""
-
-    broadcast: Any
-    """Arrays (nodes, ...): the same message to every neighbour."""
-    per_slot: Any = None
-    """Arrays (nodes, slots, ...): a message of its own for each neighbour, or nothing."""
-
-
 class Inbox(eqx.Module):
     """What the nodes of a block have received: their neighbours' last messages."""
 
     broadcast: Any
     """Digested messages (nodes, slots, ...)."""
-    per_slot: Any
-    """Messages addressed to this very node (nodes, slots, ...), or nothing."""
     weight: PerSlot
     """Edge weight; zero marks a slot without a neighbour."""
 
@@ -86,14 +75,9 @@ class NodeProgram(Method):
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Any:
         """State before the first round, from the starting mixtures; nothing is sent."""
 
-    def meet(self, state: Any, weight: PerSlot) -> Any:
-        """The same state with room for what is kept of each neighbour; by default nothing is."""
-        del weight
-        return state
-
     @abc.abstractmethod
-    def outgoing(self, state: Any, weight: PerSlot) -> Outgoing:
-        """What leaves the nodes in this round."""
+    def outgoing(self, state: Any) -> Any:
+        """What leaves the nodes in this round, arrays (nodes, ...): the same to every neighbour."""
 
     def digest(self, broadcast: Any) -> Any:
         """What a receiver works out from one message alone (one node, no leading axis)."""
@@ -106,11 +90,6 @@ class NodeProgram(Method):
     @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
         """The nodes' mixtures; nothing is sent."""
-
-    def account(self, state: Any, data: NodeRows) -> Any:
-        """What else there is to tell: named arrays of nodes and of slots, or None."""
-        del state, data
-        return None
 
 
 class HubProgram(Method):

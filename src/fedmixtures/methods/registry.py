@@ -21,9 +21,8 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.discrepancy.euclidean import Euclidean
-from fedmixtures.discrepancy.kl import KL
+from fedmixtures.discrepancy.kl import KL, UnscentedKL
 from fedmixtures.discrepancy.mmd import MMD
-from fedmixtures.discrepancy.unscented import UnscentedKL
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Centralized, Local
 from fedmixtures.methods.compared.c_colme import CColME

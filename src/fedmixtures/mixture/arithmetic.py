@@ -1,11 +1,15 @@
-"""Random numbers and a logarithm as plain arithmetic, which vectorises and fuses anywhere.
+"""Precision for the length of a block; random numbers and a logarithm as plain arithmetic.
 
 The generator is Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
 as 1, 2, 3" (2011). JAX's own generator runs in a loop on CPU, where it moves its numbers to and
-from memory; and XLA on CPU calls the C library for each logarithm in float64.
+from memory; and XLA on CPU calls the C library for each logarithm in float64. Plain arithmetic
+vectorises and fuses anywhere.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -106,3 +110,19 @@ def _product(a: np.uint32, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     middle = a_high * b_low + (low >> half)
     cross = a_low * b_high + (middle & mask)
     return a_high * b_high + (middle >> half) + (cross >> half), a * b
+
+
+def double() -> AbstractContextManager:
+    """Compute in float64 inside this block, whatever JAX is set to outside."""
+    return jax.enable_x64(True)
+
+
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """Compute in `dtype`, ``"float64"`` or ``"float32"``, inside this block.
+
+    Products of matrices too: a GPU would round the factors of those in float32 to ten bits, and
+    covariances would not be symmetric.
+    """
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+        yield

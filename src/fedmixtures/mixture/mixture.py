@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, Covariances, Means, Weights
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 
 class Mixture(eqx.Module):

@@ -15,8 +15,9 @@ from fedmixtures.engine.solution import Certificate, History
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report import edges, layout, planes
+from fedmixtures.report import neighbours, planes
 from fedmixtures.report.scores import Scores
+from fedmixtures.report.svg import told_apart
 
 MOST_EDGES = 6000
 """Lines in the picture of the network."""
@@ -61,12 +62,12 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
     """The page's content; `include_rows` adds every row's place, for who may see them."""
     program = found.method.program() if hasattr(found.method, "program") else found.method
     discrepancy = getattr(program, "discrepancy", None) or MMD()
-    distance = edges.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
+    distance = neighbours.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
     if found.trust is None:
-        groups, bound = edges.groups_by_gap(distance, found.network)
+        groups, bound = neighbours.groups_by_gap(distance, found.network)
         closeness = _closeness(distance)
     else:
-        groups, bound = edges.numbered(found.trust.group), None
+        groups, bound = neighbours.numbered(found.trust.group), None
         closeness = np.where(found.trust.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
     return {
@@ -79,16 +80,18 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             "edges": found.network.n_edges,
             "components": found.theta.n_components,
             "features": list(found.features),
+            "brief": told_apart(found.features),
             "telling": planes.separation(found.theta).argsort(kind="stable")[::-1].tolist()
             if len(found.features) > 12
             else list(range(len(found.features))),
         },
-        "nodes": _nodes(found, groups, layout.positions(found.network, np.sqrt(closeness))),
+        "nodes": _nodes(found, groups, neighbours.positions(found.network, np.sqrt(closeness))),
         "edges": _edges(found, distance, closeness, bound, type(discrepancy).__name__),
         "scores": _summary(found.scores),
         "history": _history(found),
         "certificate": _certificate(found.certificate),
         "components": _components(found),
+        "missing": _missing(found),
         "levels": _levels(found.levels),
         "traffic": _traffic(found),
         "rounds": rounds,
@@ -104,7 +107,7 @@ def _nodes(found: Findings, groups: np.ndarray, places: np.ndarray) -> dict[str,
     return {
         "label": [str(label) for label in found.data.labels],
         "rows": found.data.counts.tolist(),
-        "held": scores.held.tolist(),
+        "held": scores.n_held_out.tolist(),
         "local": _numbers(scores.local),
         "network": _numbers(scores.network),
         "pooled": _numbers(scores.pooled),
@@ -205,7 +208,7 @@ def _certificate(certificate: Certificate | None) -> dict[str, Any] | None:
         "left": certificate.left,
         "right": certificate.right,
         "smallest": certificate.smallest,
-        "held": bool(certificate.held),
+        "holds": bool(certificate.holds),
         "every_step_decreased": bool(certificate.every_step_decreased),
         "learning_rate": certificate.learning_rate,
         "norms": _numbers(certificate.squared_norms),
@@ -236,6 +239,23 @@ def _components(found: Findings) -> list[dict[str, Any]]:
             }
         )
     return table
+
+
+def _missing(found: Findings) -> dict[str, Any] | None:
+    """Shares of cells that are missing: in all, and of features with gaps, by feature and node."""
+    gone = np.isnan(found.data.rows)
+    if not gone.any():
+        return None
+    gappy = np.flatnonzero(gone.any(0))
+    at_node = np.add.reduceat(gone[:, gappy], found.data.offsets[:-1], axis=0, dtype=np.float64)
+    at_node /= found.data.counts[:, None]
+    return {
+        "cells": int(gone.sum()),
+        "share": float(gone.mean()),
+        "features": gappy.tolist(),
+        "of_feature": _numbers(gone[:, gappy].mean(0)),
+        "of_node": [_numbers(shares) for shares in at_node],
+    }
 
 
 def _traffic(found: Findings) -> dict[str, Any]:
@@ -271,7 +291,7 @@ def _slider(found: Findings) -> tuple[list[int], list[Mixture]]:
 def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[dict[str, Any]]:
     n, k = found.data.n_nodes, found.theta.n_components
     affordable = int(np.clip(PACKED_NUMBERS // (6 * n * k * len(thetas)), 1, 7))
-    chosen = planes.choose_planes(found.theta, found.features, affordable)
+    chosen = planes.choose_planes(found.theta, told_apart(found.features), affordable)
     grid = int(np.clip(np.sqrt(DENSITY_CELLS / (n * len(chosen))), 20, 56))
     views = []
     for plane in chosen:

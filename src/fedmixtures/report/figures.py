@@ -19,11 +19,14 @@ from fedmixtures.report.svg import (
     padded,
     shortened,
     tick_text,
+    told_apart,
 )
 
 WIDTH = 720.0
 FEW_NODES = 40
 """Up to this many, every node has a line of its own in the picture of gains."""
+MOST_COLUMNS = 200
+"""Nodes in the picture of missing cells: those that lack most."""
 N_GROUP_COLOURS = 9
 N_COLOURS = 8
 """Of components."""
@@ -92,6 +95,41 @@ def levels(content: dict[str, Any], width: Number = WIDTH) -> str:
         body.append(f'<g data-node="{i}"><title>{name}</title>{"".join(parts)}</g>')
     title = "How much every node relies on each level"
     return figure(width, height, title, "".join(body), "levels")
+
+
+def missing(content: dict[str, Any], width: Number = WIDTH) -> str:
+    """Where cells are missing: a line per feature with gaps, a column per node with gaps."""
+    found = content["missing"]
+    if found is None:
+        return ""
+    shares = np.array(found["of_node"])
+    gappy = np.flatnonzero(shares.any(1))
+    order = gappy[in_order(-shares[gappy].sum(1), scale=1.0)][:MOST_COLUMNS]
+    names = [content["shape"]["features"][j] for j in found["features"]]
+    left, right, step = 150.0, width - 46.0, 16.0
+    column = min((right - left) / len(order), 24.0)
+    body = []
+    for row, (name, short) in enumerate(zip(names, told_apart(names, 22), strict=True)):
+        top, of_all = row * step, percent(found["of_feature"][row])
+        body.append(f"<g><title>{escape(name)}</title>")
+        body.append(label(left - 8, top + 12, short, "name", "end") + "</g>")
+        body.append(label(width, top + 12, of_all, "axis", "end"))
+        for place, i in enumerate(order):
+            if shares[i, row] > 0:
+                words = escape(f"{content['nodes']['label'][i]}: {percent(shares[i, row])}")
+                body.append(
+                    f'<rect x="{number(left + place * column)}" y="{number(top)}" '
+                    f'width="{number(0.9 * column)}" height="{number(step - 2)}" '
+                    f'fill-opacity="{number(0.2 + 0.8 * shares[i, row])}"><title>{words}, '
+                    f"{escape(name)}</title></rect>"
+                )
+    title = "Share of missing cells by feature and node"
+    return figure(width, len(names) * step, title, "".join(body), "missing")
+
+
+def percent(share: float) -> str:
+    """A share in words; one that is not zero never reads as zero."""
+    return "under 1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.metrics.summary import Interval, median_interval
+from fedmixtures.metrics import Interval, median_interval
 
 CLEAR = 1.96
 """A difference of fewer standard errors than this counts as no clear change."""
@@ -19,7 +19,7 @@ class Scores:
     """Mean log-density of each node's held-out rows; NaN where there is none."""
 
     labels: tuple[Label, ...]
-    held: np.ndarray
+    n_held_out: np.ndarray
     """Held-out rows of each node."""
     local: np.ndarray
     """Own data only."""
@@ -44,9 +44,9 @@ class Scores:
         distinct, place = np.unique(nodes, return_inverse=True)
         index = np.array([position[label] for label in distinct.tolist()], dtype=int)[place]
         n = len(labels)
-        held = np.bincount(index, minlength=n)
+        n_held_out = np.bincount(index, minlength=n)
         nothing = np.full(n, np.nan)
-        mean = lambda values: nothing if values is None else _means(values, index, held)
+        mean = lambda values: nothing if values is None else _means(values, index, n_held_out)
         difference = None if local is None else network - local
         gain = mean(difference)
         if difference is None:
@@ -54,8 +54,10 @@ class Scores:
         else:
             squares = np.bincount(index, np.square(difference - gain[index]), n)
             with np.errstate(invalid="ignore", divide="ignore"):
-                error = np.where(held > 1, np.sqrt(squares / (held - 1) / held), np.nan)
-        return cls(tuple(labels), held, mean(local), mean(network), mean(pooled), error)
+                error = np.where(
+                    n_held_out > 1, np.sqrt(squares / (n_held_out - 1) / n_held_out), np.nan
+                )
+        return cls(tuple(labels), n_held_out, mean(local), mean(network), mean(pooled), error)
 
     @property
     def gain(self) -> np.ndarray:
@@ -84,6 +86,6 @@ class Scores:
         return {name: median_interval(v[np.isfinite(v)]) for name, v in columns.items()}
 
 
-def _means(values: np.ndarray, index: np.ndarray, held: np.ndarray) -> np.ndarray:
+def _means(values: np.ndarray, index: np.ndarray, n_held_out: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.bincount(index, values, len(held)) / held
+        return np.bincount(index, values, len(n_held_out)) / n_held_out

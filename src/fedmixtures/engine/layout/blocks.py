@@ -18,8 +18,7 @@ import numpy as np
 from fedmixtures._types import Label
 from fedmixtures.data.gaps import by_pattern
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.filling import Group, Plan, fill
-from fedmixtures.engine.layout.slots import Slots
+from fedmixtures.engine.layout.filling import Group, Plan, Slots, fill
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
@@ -43,24 +42,11 @@ class Layout:
     position: np.ndarray
     """Place of each node among the padded nodes of all groups."""
     n_places: int
-    lines: np.ndarray | None = None
-    """Over several devices: the node behind every place that the slots of a device point to,
-    (devices, places), -1 where there is none."""
     shards: Shards | None = None
 
     def on_device(self, array: np.ndarray) -> jax.Array:
         """An array that leads with blocks, to where the blocks are."""
         return jnp.asarray(array)
-
-    def neighbours(self, g: int) -> np.ndarray:
-        """The node that each slot of group `g` points to, (blocks, nodes, slots)."""
-        lines = self.lines
-        if lines is None:
-            lines = np.full((1, self.n_places), -1)
-            lines[0, self.position] = np.arange(len(self.position))
-        sender = on_host(self.groups[g].sender)
-        device = np.repeat(np.arange(len(lines)), len(sender) // len(lines))
-        return lines[device[:, None, None], sender]
 
     @property
     def row_waste(self) -> float:
@@ -94,35 +80,28 @@ def build_layout(
     """Lay out rows and neighbours of all nodes; `block_size=1` gives every node its own block."""
     data = by_pattern(data)
     plans = plan_groups(data.counts, network.degree, block_size)
-    position, slot_start = places_of(plans, data.n_nodes)
+    position = places_of(plans, data.n_nodes)
     place = sum(plan.places for plan in plans)
     if not data.stretch and dispatch.lays_out_on_device(data.n_nodes, len(data.rows)):
         from fedmixtures.engine.layout.filling_gpu import fill_on_gpu
 
-        places = position, slot_start
-        filled = fill_on_gpu(plans, data, network, *places, dtype, seed, rounded_up)
+        filled = fill_on_gpu(plans, data, network, position, dtype, seed, rounded_up)
         return Layout(tuple(filled), position, place)
     groups, first = [], 0
     slots = Slots.of(network, data.label_hashes, seed)
-    slot_place = slot_start[slots.receiver] + slots.slot
-    places = position[slots.sender], slot_place[slots.reverse]
     for plan in plans:
-        groups.append(fill(plan, first, data, slots, *places, dtype))
+        groups.append(fill(plan, first, data, slots, position[slots.sender], dtype))
         first += plan.places
     return Layout(tuple(groups), position, place)
 
 
-def places_of(plans: Sequence[Plan], n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each node stands among the places of all groups, and its first slot among all slots."""
-    position, slot_start = np.zeros((2, n_nodes), dtype=np.int64)
-    place, slot_place = 0, 0
+def places_of(plans: Sequence[Plan], n_nodes: int) -> np.ndarray:
+    """Where each node stands among the places of all groups."""
+    position, place = np.zeros(n_nodes, dtype=np.int64), 0
     for plan in plans:
-        members = np.arange(len(plan.nodes))
-        position[plan.nodes] = place + members
-        slot_start[plan.nodes] = slot_place + members * plan.slots
+        position[plan.nodes] = place + np.arange(len(plan.nodes))
         place += plan.places
-        slot_place += plan.places * plan.slots
-    return position, slot_start
+    return position
 
 
 def node_group(
@@ -143,7 +122,7 @@ def node_group(
     slots = Slots.of(network, data.label_hashes, seed)
     plan = Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
     nowhere = np.zeros(2 * n, dtype=np.int64)
-    group = fill(plan, 0, data, slots, nowhere, nowhere, dtype)
+    group = fill(plan, 0, data, slots, nowhere, dtype)
     return group, tuple(labels[i] for i in slots.sender[slots.receiver == n])
 
 

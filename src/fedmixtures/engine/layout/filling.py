@@ -1,8 +1,9 @@
-"""The padded arrays of a group of blocks, copied in whole pieces."""
+"""The padded arrays of a group of blocks: rows in whole pieces, neighbours by slot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedmixtures.data.gaps import with_gaps
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.slots import Slots
+from fedmixtures.graph.network import Network
 from fedmixtures.methods.programs import NodeRows
 
 AT_ONCE = 4096
@@ -27,10 +28,8 @@ class Group(eqx.Module):
     """Where each slot's neighbour stands among all padded nodes; its own place if empty.
 
     Where blocks are spread over devices: among those of its own device, with what comes from the
-    others behind them (`shards`). So it is with `reverse`.
+    others behind them (`shards`).
     """
-    reverse: jax.Array
-    """Where the neighbour's slot for this very node stands among all padded slots."""
     node_key: jax.Array
     slot_key: jax.Array
     """Bits of the random keys (…, 2): seed and label of the node, and of the slot's neighbour."""
@@ -64,12 +63,11 @@ def fill(
     data: NodeData,
     slots: Slots,
     sender_place: np.ndarray,
-    reverse_place: np.ndarray,
     dtype: str,
 ) -> Group:
     """The padded arrays of one group, whose first place is `first`; `data` is `by_pattern`.
 
-    `sender_place` and `reverse_place` say for every directed edge what `Group` holds by slot.
+    `sender_place` says for every directed edge what `Group` holds by slot.
     """
     used = np.arange(plan.slots)[None] < slots.degree[plan.nodes][:, None]
     cell = np.nonzero(used)
@@ -94,7 +92,6 @@ def fill(
         jax.tree.map(on_device, _rows(plan, data, dtype)),
         on_device(per_slot(slots.weight, dtype)),
         on_device(per_slot(sender_place, np.int32, own_place)),
-        on_device(per_slot(reverse_place, np.int32)),
         on_device(halves(per_node(slots.node_key))),
         on_device(halves(per_slot(slots.slot_key, np.uint64))),
     )
@@ -143,3 +140,64 @@ def halves(bits: np.ndarray) -> np.ndarray:
     """64-bit numbers as pairs of 32-bit ones, the form of JAX's keys."""
     high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
     return np.stack([high, low], axis=-1).astype(np.uint32)
+
+
+Bits = TypeVar("Bits", np.ndarray, jax.Array, np.uint64)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Directed edges sorted by receiver, then by the hash of the sender's label."""
+
+    receiver: np.ndarray
+    sender: np.ndarray
+    weight: np.ndarray
+    slot: np.ndarray
+    reverse: np.ndarray
+    """Index of the opposite directed edge."""
+    start: np.ndarray
+    """Index of each node's first edge."""
+    degree: np.ndarray
+    node_key: np.ndarray
+    slot_key: np.ndarray
+
+    @classmethod
+    def of(cls, network: Network, hashes: np.ndarray, seed: int) -> Slots:
+        """The slots of all nodes; `hashes` are those of their labels."""
+        n, e = len(hashes), len(network.source)
+        receiver = np.concatenate([network.source, network.target]).astype(np.int64)
+        sender = np.concatenate([network.target, network.source]).astype(np.int64)
+        rank = ranks(hashes)
+        # One number for both keys: a tenth of the time of sorting by two.
+        order = np.argsort(receiver * n + rank[sender])
+        place = _inverse(order)
+        degree = np.bincount(receiver, minlength=n)
+        start = np.cumsum(degree) - degree
+        reverse = np.concatenate([place[e:], place[:e]])[order]
+        weight = np.concatenate([network.weight, network.weight])[order]
+        receiver, sender = receiver[order], sender[order]
+        slot = np.arange(2 * e) - start[receiver]
+        node_key = mixed(mixed(np.uint64(seed)) ^ hashes)
+        slot_key = mixed(node_key[receiver] ^ hashes[sender])
+        return cls(receiver, sender, weight, slot, reverse, start, degree, node_key, slot_key)
+
+
+def ranks(hashes: np.ndarray) -> np.ndarray:
+    """Where each node would stand if all were sorted by the hash of their label."""
+    return _inverse(np.argsort(hashes, kind="stable"))
+
+
+def _inverse(order: np.ndarray) -> np.ndarray:
+    """Where each entry of a permutation stands."""
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def mixed(bits: Bits) -> Bits:
+    """Scatter 64-bit numbers so that related ones become unrelated (splitmix64's finaliser)."""
+    with np.errstate(over="ignore"):
+        bits = bits + np.uint64(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return bits ^ (bits >> np.uint64(31))

@@ -16,12 +16,11 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.filling import Group, Plan
-from fedmixtures.engine.layout.slots import mixed, ranks
+from fedmixtures.engine.layout.filling import Group, Plan, mixed, ranks
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.programs import NodeRows
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 
 class _Edges(eqx.Module):
@@ -29,8 +28,6 @@ class _Edges(eqx.Module):
 
     sender: Array
     weight: Array
-    slot: Array
-    reverse: Array
 
 
 class _Nodes(eqx.Module):
@@ -42,7 +39,6 @@ class _Nodes(eqx.Module):
     first_edge: Array
     degree: Array
     position: Array
-    slot_start: Array
     key: Array
     hash: Array
 
@@ -52,7 +48,6 @@ def fill_on_gpu(
     data: NodeData,
     network: Network,
     position: np.ndarray,
-    slot_start: np.ndarray,
     dtype: str,
     seed: int,
     room: Any,
@@ -68,7 +63,6 @@ def fill_on_gpu(
             small(np.cumsum(degree) - degree),
             small(degree),
             small(position),
-            small(slot_start),
             np.asarray(mixed(mixed(np.uint64(seed)) ^ hashes)),
             hashes,
         )
@@ -79,7 +73,7 @@ def fill_on_gpu(
         )
         weight = _longer(network.weight, len(source), 0, dtype)
         rank = _longer(ranks(hashes), n + 1, n, np.int32)
-        edges = _sorted_edges(source, target, weight, rank, nodes.first_edge)
+        edges = _sorted_edges(source, target, weight, rank)
         rows = jnp.asarray(_longer(data.rows, room(len(data.rows)), 0, dtype))
         row_weights = jnp.asarray(_longer(data.row_weights, len(rows), 0, dtype))
         groups, first = [], 0
@@ -100,17 +94,12 @@ def _longer(array: np.ndarray, length: int, filler: int, dtype: Any) -> np.ndarr
 
 
 @jit
-def _sorted_edges(source, target, weight, rank, first_edge) -> _Edges:
+def _sorted_edges(source, target, weight, rank) -> _Edges:
     """Directed edges sorted by receiver, then by the rank of the sender; filler comes last."""
-    e = len(source)
     receiver, sender = jnp.concatenate([source, target]), jnp.concatenate([target, source])
-    number = jnp.arange(2 * e, dtype=jnp.int32)
-    receiver, _, order = jax.lax.sort((receiver, jnp.asarray(rank)[sender], number), num_keys=2)
-    place = jnp.zeros_like(number).at[order].set(number)
-    opposite = jnp.where(order < e, order + e, order - e)
-    slot = number - first_edge[jnp.minimum(receiver, len(first_edge) - 1)]
-    both = jnp.concatenate([weight, weight])
-    return _Edges(sender[order], both[order], slot, place[opposite])
+    number = jnp.arange(len(receiver), dtype=jnp.int32)
+    _, _, order = jax.lax.sort((receiver, jnp.asarray(rank)[sender], number), num_keys=2)
+    return _Edges(sender[order], jnp.concatenate([weight, weight])[order])
 
 
 @jit
@@ -130,7 +119,6 @@ def _filled(nodes: _Nodes, edges: _Edges, rows, row_weights, members, first, sha
     edge = jnp.where(used, nodes.first_edge[node][:, None] + slot, 0)
     sender = jnp.where(used, edges.sender[edge], 0)
     place = (first + jnp.arange(blocks * width, dtype=jnp.int32))[:, None]
-    reverse = nodes.slot_start[sender] + edges.slot[edges.reverse[edge]]
     node_key = jnp.where(there, nodes.key[node], 0)
     slot_key = jnp.where(used, mixed(nodes.key[node][:, None] ^ nodes.hash[sender]), 0)
     shaped = lambda part: part.reshape(blocks, width, *part.shape[1:])
@@ -142,7 +130,6 @@ def _filled(nodes: _Nodes, edges: _Edges, rows, row_weights, members, first, sha
         ),
         shaped(jnp.where(used, edges.weight[edge], 0)),
         shaped(jnp.where(used, nodes.position[sender], place)),
-        shaped(jnp.where(used, reverse, 0)),
         shaped(_halves(node_key)),
         shaped(_halves(slot_key)),
     )

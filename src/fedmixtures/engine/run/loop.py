@@ -16,12 +16,10 @@ from fedmixtures._types import Device
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout, on_host
 from fedmixtures.engine.layout.shards import build_sharded_layout
-from fedmixtures.engine.run.checkpoint import Checkpoint, fingerprint
-from fedmixtures.engine.run.hub import HubRunner
-from fedmixtures.engine.run.rounds import NeighbourRunner
+from fedmixtures.engine.run.rounds import HubRunner, NeighbourRunner
 from fedmixtures.engine.run.runner import Runner, dynamic, gather
 from fedmixtures.engine.run.sharded import DeviceRunner
-from fedmixtures.engine.run.watch import Progress, Trace, Trouble
+from fedmixtures.engine.run.watch import Checkpoint, Progress, Trace, Trouble, fingerprint
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method, Participants
@@ -268,7 +266,6 @@ class Run:
             message,
             Certificate.of(history) if self.given.certifiable else None,
             self.runner.traffic(self.program, states, done, self.prepared),
-            self.runner.account(self.program, states),
-            self.layout.shards,
-            self.converged,
+            shards=self.layout.shards,
+            converged=self.converged,
         )

@@ -1,16 +1,18 @@
-"""Rounds of a node program over blocks on one device, compiled once per shape."""
+"""Rounds of a program over blocks on one device, compiled once per shape.
+
+From neighbour to neighbour, or to a hub that hears all nodes and back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 
 from fedmixtures.engine.layout.filling import Group
-from fedmixtures.engine.run.accounts import account_of_groups
 from fedmixtures.engine.run.runner import (
     BlockGroups,
     Runner,
@@ -20,27 +22,27 @@ from fedmixtures.engine.run.runner import (
     tree_bytes,
 )
 from fedmixtures.engine.solution import Traffic
-from fedmixtures.kernels.compiling import jit
-from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram
+from fedmixtures.kernels.compiling import jit, jit_in_order
+from fedmixtures.methods.programs import HubProgram, Inbox, Info, Keys, NodeProgram
+from fedmixtures.mixture.mixture import Mixture
 
 States = tuple[Any, ...]
 
 
-class Relay(NamedTuple):
-    """What is done to the tables of messages before nodes read them; here nothing."""
-
-    broadcast: Callable[[Any], Any] = lambda table: table
-    per_slot: Callable[[Any], Any] = lambda table: table
+Relay = Callable[[Any], Any]
+"""What is done to the table of messages before nodes read it."""
 
 
-AS_SENT = Relay()
+def as_sent(messages: Any) -> Any:
+    """Nothing."""
+    return messages
 
 
 class NeighbourRunner(Runner[NodeProgram]):
     """From neighbour to neighbour, all on one device."""
 
     def start(self, program, prepared):
-        """Every node by itself, then with room for what it keeps of its neighbours."""
+        """Every node by itself."""
         return start(program, self.groups, self.thetas(prepared))
 
     def run(self, program, states, first, n, capacity):
@@ -50,12 +52,7 @@ class NeighbourRunner(Runner[NodeProgram]):
 
     def results(self, program, states):
         """Every node's own."""
-        return self.ask("result", program, states)
-
-    def account(self, program, states):
-        """By node and by edge, as the program tells."""
-        answers = self.ask("account", program, states)
-        return account_of_groups(answers, self.layout, self.network)
+        return results(program, self.groups, states)
 
     def traffic(self, program, states, n_rounds, prepared):
         """One message to each neighbour in a round."""
@@ -64,23 +61,13 @@ class NeighbourRunner(Runner[NodeProgram]):
         sent = setup + n_rounds * size * self.network.degree
         return Traffic(size, self.by_label(sent), "neighbours", n_rounds, self.by_label(setup))
 
-    def ask(self, question: str, program, states):
-        """What the program answers, by its method of that name, for the nodes of every group."""
-        return ask(question, program, self.groups, states)
-
 
 @jit
 def start(program: NodeProgram, groups: BlockGroups, thetas: tuple) -> States:
     """States before the first round."""
-    return starting_states(program, groups, thetas)
-
-
-def starting_states(program: NodeProgram, groups: BlockGroups, thetas: tuple) -> States:
-    """The same, for whoever compiles it with more."""
 
     def begin(theta, group: Group):
-        state = program.start(theta, group.data, jr.wrap_key_data(group.node_key))
-        return program.meet(state, group.weight)
+        return program.start(theta, group.data, jr.wrap_key_data(group.node_key))
 
     return tuple(
         over_blocks(begin, theta, group) for group, theta in zip(groups, thetas, strict=True)
@@ -88,59 +75,37 @@ def starting_states(program: NodeProgram, groups: BlockGroups, thetas: tuple) ->
 
 
 @jit
-def run_rounds(program, groups: BlockGroups, states: States, first, n_rounds, capacity: int):
-    """Rounds as `Runner.run` has them, all on one device."""
-    return many_rounds(program, groups, states, first, n_rounds, capacity)
-
-
-def many_rounds(
+def run_rounds(
     program: NodeProgram,
     groups: BlockGroups,
     states: States,
     first: jax.Array,
     n_rounds: jax.Array,
     capacity: int,
-    relay: Relay = AS_SENT,
+    relay: Relay = as_sent,
 ) -> tuple[States, tuple[Info, ...]]:
-    """The same, for whoever compiles it with more."""
+    """Rounds as `Runner.run` has them, all on one device."""
     one_round = lambda states, t: _round(program, groups, states, t, relay)
     return repeated(one_round, groups, states, first, n_rounds, capacity)
 
 
 @jit
-def ask(
-    question: str, program: NodeProgram, groups: BlockGroups, states: States
-) -> tuple[Any, ...]:
-    """What the program answers, by its method of that name, for the nodes of every group."""
-    return answers(question, program, groups, states)
-
-
-def answers(question: str, program: NodeProgram, groups: BlockGroups, states: States):
-    """The same, for whoever compiles it with more."""
+def results(program: NodeProgram, groups: BlockGroups, states: States) -> tuple[Mixture, ...]:
+    """The mixtures of the nodes of every group."""
     return tuple(
-        over_blocks(getattr(program, question), state, group.data)
+        over_blocks(program.result, state, group.data)
         for group, state in zip(groups, states, strict=True)
     )
 
 
 def _round(program: NodeProgram, groups: BlockGroups, states: States, t: jax.Array, relay: Relay):
     """Exchange messages, then one step of every block."""
-
-    def send(state, weight):
-        out = program.outgoing(state, weight)
-        return jax.vmap(program.digest)(out.broadcast), out.per_slot
-
-    sent = [over_blocks(send, s, g.weight) for s, g in zip(states, groups, strict=True)]
-    broadcast = relay.broadcast(table([message for message, _ in sent], axes=2))
-    per_slot = relay.per_slot(table([message for _, message in sent], axes=3))
+    send = lambda state: jax.vmap(program.digest)(program.outgoing(state))
+    messages = relay(table([over_blocks(send, state) for state in states], axes=2))
 
     def receive(state, group: Group):
-        inbox = Inbox(
-            jax.tree.map(lambda table: table[group.sender], broadcast),
-            jax.tree.map(lambda table: table[group.reverse], per_slot),
-            group.weight,
-        )
-        return step(program, state, inbox, group, t)
+        heard = jax.tree.map(lambda table: table[group.sender], messages)
+        return step(program, state, Inbox(heard, group.weight), group, t)
 
     stepped = [over_blocks(receive, s, group) for s, group in zip(states, groups, strict=True)]
     return tuple(state for state, _ in stepped), tuple(info for _, info in stepped)
@@ -154,13 +119,9 @@ def step(program: NodeProgram, state: Any, inbox: Inbox, group: Group, t: jax.Ar
 
 def message_bytes(program: NodeProgram, groups: BlockGroups, states: States) -> int:
     """Bytes of what one node sends to one neighbour in a round."""
-    state, group = states[0], groups[0]
-    first = lambda tree: jax.tree.map(
-        lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), tree
-    )
-    out = jax.eval_shape(program.outgoing, first(state), first(group.weight))
-    width, slots = group.weight.shape[1:]
-    return tree_bytes(out.broadcast) // width + tree_bytes(out.per_slot) // (width * slots)
+    one_block = lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype)
+    message = jax.eval_shape(program.outgoing, jax.tree.map(one_block, states[0]))
+    return tree_bytes(message) // groups[0].weight.shape[1]
 
 
 def keys_of_round(key_data: jax.Array, t: jax.Array) -> jax.Array:
@@ -169,3 +130,95 @@ def keys_of_round(key_data: jax.Array, t: jax.Array) -> jax.Array:
     for _ in range(key_data.ndim - 1):
         fold = jax.vmap(fold)
     return fold(key_data)
+
+
+HubStates = tuple[tuple[Any, ...], Any]
+"""The states of the nodes, group by group, and the hub's own."""
+
+
+class HubRunner(Runner[HubProgram]):
+    """To a hub that hears all nodes, and back."""
+
+    def start(self, program, prepared):
+        """From the starting mixtures and what the hub has agreed on with all nodes."""
+        agreed = prepared.shared, prepared.hub_state
+        agreed = jax.tree.map(lambda part: jnp.asarray(part, self.dtype), agreed)
+        return _hub_start(program, self.groups, self.thetas(prepared), *agreed)
+
+    def run(self, program, states, first, n, capacity):
+        """In each round all nodes send to the hub, and the hub to all nodes."""
+        span = jnp.int32(first), jnp.int32(n)
+        return _hub_rounds(program, self.groups, states, *span, capacity)
+
+    def results(self, program, states):
+        """Every node's own."""
+        return _hub_results(program, self.groups, states)
+
+    def traffic(self, program, states, n_rounds, prepared):
+        """One message to the hub and one reply in a round."""
+        size, reply = hub_message_bytes(program, self.groups, states)
+        setup = self.bytes_before(prepared.sent)
+        received = self.bytes_before(prepared.received) + n_rounds * reply
+        parts = self.by_label(setup + n_rounds * size), "hub", n_rounds, self.by_label(setup)
+        return Traffic(size, *parts, self.by_label(received))
+
+
+@jit_in_order
+def _hub_start(
+    program: HubProgram, groups: BlockGroups, thetas: tuple, shared: Any, hub_state: Any
+):
+    states = tuple(
+        over_blocks(lambda theta, data: program.start(theta, shared, data), theta, group.data)
+        for group, theta in zip(groups, thetas, strict=True)
+    )
+    return states, jax.tree.map(jnp.asarray, hub_state)
+
+
+@jit_in_order
+def _hub_rounds(program, groups: BlockGroups, states: HubStates, first, n_rounds, capacity: int):
+    # Nothing here is random, so the number of a round plays no part.
+    one_round = lambda states, t: _hub_round(program, groups, states)
+    return repeated(one_round, groups, states, first, n_rounds, capacity)
+
+
+@jit_in_order
+def _hub_results(
+    program: HubProgram, groups: BlockGroups, states: HubStates
+) -> tuple[Mixture, ...]:
+    return tuple(
+        over_blocks(program.result, state, group.data)
+        for group, state in zip(groups, states[0], strict=True)
+    )
+
+
+def _hub_round(program: HubProgram, groups: BlockGroups, states: HubStates):
+    """All nodes to the hub, the hub to all nodes."""
+    nodes, hub_state = states
+    uploads = [
+        over_blocks(program.upload, state, group.data)
+        for state, group in zip(nodes, groups, strict=True)
+    ]
+    messages = table([message for message, _ in uploads], axes=2)
+    rows = table([group.data.total_weight for group in groups], axes=2)
+    reply, hub_state = program.hub(messages, rows, hub_state)
+
+    def receive(state, kept, data):
+        return program.step(state, kept, reply, data)
+
+    stepped = [
+        over_blocks(receive, state, kept, group.data)
+        for state, (_, kept), group in zip(nodes, uploads, groups, strict=True)
+    ]
+    after = tuple(state for state, _ in stepped), hub_state
+    return after, tuple(info for _, info in stepped)
+
+
+def hub_message_bytes(
+    program: HubProgram, groups: BlockGroups, states: HubStates
+) -> tuple[int, int]:
+    """Bytes of what one node sends in a round, and of the hub's reply to it."""
+    first = lambda tree: jax.tree.map(lambda part: part[0], tree)
+    state, data = first(states[0][0]), first(groups[0].data)
+    message, _ = jax.eval_shape(program.upload, state, data)
+    reply, _ = jax.eval_shape(program.hub, message, data.total_weight, states[1])
+    return tree_bytes(message) // len(data.total_weight), tree_bytes(reply)

@@ -15,7 +15,7 @@ from fedmixtures.engine.layout.blocks import Layout, on_host
 from fedmixtures.engine.layout.filling import Group
 from fedmixtures.engine.solution import Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Account, Method, Prepared
+from fedmixtures.methods.base import Method, Prepared
 from fedmixtures.methods.programs import HubProgram, Info, NodeProgram
 from fedmixtures.mixture.mixture import Mixture
 
@@ -53,11 +53,6 @@ class Runner(abc.ABC, Generic[P]):
     @abc.abstractmethod
     def traffic(self, program: P, states: Any, n_rounds: int, prepared: Prepared) -> Traffic:
         """Bytes that left each node, before the rounds and in them, and what came back."""
-
-    def account(self, program: P, states: Any) -> Account | None:
-        """What the program tells of its nodes and edges; nothing if there is a hub."""
-        del program, states
-        return None
 
     def thetas(self, prepared: Prepared) -> tuple[Mixture, ...]:
         """The starting mixtures, group by group."""

@@ -6,7 +6,6 @@ its nodes that have neighbours elsewhere to the devices of those neighbours, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -40,33 +39,32 @@ class DeviceRunner(NeighbourRunner):
         run = _plain(program), self.groups, halo, states
         return _run_rounds(*run, *span, capacity, self.layout.mesh)
 
-    def ask(self, question, program, states):
+    def results(self, program, states):
         """Every device of the nodes it holds."""
-        return _ask(question, _plain(program), self.groups, states, self.layout.mesh)
+        return _results(_plain(program), self.groups, states, self.layout.mesh)
 
 
 @jit
 def _start(program, groups, thetas, mesh: Mesh):
-    return _on_devices(rounds.starting_states, mesh, program, (groups, thetas), (), BLOCKS)
+    return _on_devices(rounds.start.function, mesh, program, (groups, thetas), (), BLOCKS)
 
 
 @jit
 def _run_rounds(program, groups, halo, states, first, n_rounds, capacity: int, mesh: Mesh):
     def run(program, groups, halo, states, first, n_rounds):
-        relay = rounds.Relay(_crossing(halo.nodes[0]), _crossing(halo.slots[0]))
-        return rounds.many_rounds(program, groups, states, first, n_rounds, capacity, relay)
+        relay = _crossing(halo[0])
+        return rounds.run_rounds.function(program, groups, states, first, n_rounds, capacity, relay)
 
     split, whole = (groups, halo, states), (first, n_rounds)
     return _on_devices(run, mesh, program, split, whole, (BLOCKS, RECORD))
 
 
 @jit
-def _ask(question: str, program, groups, states, mesh: Mesh):
-    answer = lambda program, groups, states: rounds.answers(question, program, groups, states)
-    return _on_devices(answer, mesh, program, (groups, states), (), BLOCKS)
+def _results(program, groups, states, mesh: Mesh):
+    return _on_devices(rounds.results.function, mesh, program, (groups, states), (), BLOCKS)
 
 
-def _crossing(sent: jax.Array) -> Callable[[Any], Any]:
+def _crossing(sent: jax.Array) -> rounds.Relay:
     """Append what other devices send to a table of messages; `sent` (devices, messages)."""
 
     def cross(table: jax.Array) -> jax.Array:

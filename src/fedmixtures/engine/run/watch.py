@@ -1,17 +1,26 @@
-"""The record of a run, and the watch on it: NaN and runaway models never reach the user."""
+"""The record of a run, the watch on it, and what it takes to go on where it stopped.
+
+NaN and runaway models never reach the user.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._ties import first_greatest, first_least
-from fedmixtures.engine.run.checkpoint import Checkpoint
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import History
+from fedmixtures.graph.network import Network
 from fedmixtures.methods.programs import Info
 from fedmixtures.mixture.mixture import Mixture
 
@@ -142,3 +151,76 @@ class Trace:
             nodes(self._node_fit),
             nodes(self._node_pull),
         )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The states after some round, as plain arrays, and the record up to it."""
+
+    round: int
+    fingerprint: str
+    """Identifies rows, graph, method and seed: another run is not resumed by mistake."""
+    states: tuple[np.ndarray, ...]
+    trace: dict[str, np.ndarray]
+
+    def restored(self, like: Any) -> Any:
+        """The states in the shape of the program's own, bit for bit."""
+        leaves, structure = jax.tree.flatten(like)
+        return jax.tree.unflatten(
+            structure,
+            [
+                jnp.asarray(new, old.dtype).reshape(old.shape)  # files know no scalars
+                for new, old in zip(self.states, leaves, strict=True)
+            ],
+        )
+
+
+def fingerprint(program: Any, data: NodeData, network: Network, *settings: Any) -> str:
+    """A digest of everything that decides the numbers of a run but its length."""
+    digest = hashlib.sha256()
+    arrays = (data.rows, data.row_weights, data.offsets)
+    for array in (*arrays, network.source, network.target, network.weight):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(repr((data.labels, program, settings)).encode())
+    return digest.hexdigest()
+
+
+SECONDS = 10.0
+"""Between two lines of progress in a log."""
+
+
+class Teller:
+    """Says what a fit is at: one line, rewritten on a terminal or in a notebook, else a log."""
+
+    def __init__(self, n_rounds: int, enabled: bool):
+        self.n_rounds, self.enabled = n_rounds, enabled
+        self.began = self.last = time.monotonic()
+        self.rewrites = enabled and (sys.stdout.isatty() or "ipykernel" in sys.modules)
+        self.width = 0
+
+    def say(self, text: str, *, lasting: bool = True) -> None:
+        """Print a line; one that is not lasting is overwritten by the next."""
+        if not self.enabled:
+            return
+        now = time.monotonic()
+        text = f"[{now - self.began:6.1f} s] {text}"
+        if self.rewrites:
+            print(f"\r{text:<{self.width}}", end="\n" if lasting else "", flush=True)
+            self.width = 0 if lasting else len(text)
+        elif lasting or now - self.last > SECONDS:
+            print(text, flush=True)
+            self.last = now
+
+    def __call__(self, progress: Progress) -> None:
+        """Tell the round a run has reached."""
+        if progress.round == 0:
+            self.say("starts made; compiling the first rounds", lasting=False)
+        elif not progress.final:
+            objective = progress.records[-1]["objective"] if progress.records else float("nan")
+            words = f"round {progress.round} of {self.n_rounds}, objective {objective:.4f}"
+            self.say(words, lasting=False)
+
+    def ended(self, solution: Any) -> None:
+        """The last line."""
+        how = "converged" if solution.converged else str(solution.status)
+        self.say(f"{how} after {solution.n_rounds} rounds")

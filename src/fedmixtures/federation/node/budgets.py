@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmixtures.federation.masked_sums import OpenedSets
-from fedmixtures.io.durable import write_durably
+from fedmixtures.io.storage import write_durably
 
 
 class BudgetSpent(ValueError):

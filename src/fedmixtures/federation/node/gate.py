@@ -3,8 +3,9 @@ r"""The release gate: a component leaves a node only if enough people stand behi
 A component's effective count is the sum of its responsibilities for the node's own rows under the
 model that would be sent; where the site names a person column, that of the people they belong to.
 It may leave if that count is at least $\max(11, 5d)$, or below one half: then it carries no own
-row. Any other component is merged into its nearest one first (smallest MMD of the two Gaussians;
-weight, mean and covariance of the pair are kept).
+row. Where cells are missing, rows are counted for every two columns, those that have both. Any
+other component is merged into its nearest one first (smallest MMD of the two Gaussians; weight,
+mean and covariance of the pair are kept).
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._ties import clearly_less, first_least
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.mmd import MMD, expected_kernel
+from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 NO_ROW = 0.5
 """A component with a smaller effective count carries no own row."""
@@ -53,13 +56,28 @@ class Support:
         return 1.0 / np.bincount(self.people)[self.people]
 
     def counts(self, mixture: Mixture) -> np.ndarray:
-        r"""Effective count of every component.
+        """Effective count of every component, in the two columns where fewest cells are there.
+
+        A number of a component rests on the rows that have its columns: a variance on those that
+        have one, a covariance on those that have both. Two columns of which no own row has both
+        carry nothing and are left out; so is a component without an own row.
+        """
+        data = NodeData.from_rows(self.rows, np.zeros(len(self.rows), dtype=int))
+        joint = log_joint_rows(Mixture.stack([mixture]), data)
+        shares = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+        columns = np.unique(~np.isnan(self.rows), axis=1).T  # those without gaps count as one
+        both = np.unique([a & b for a in columns for b in columns], axis=0)
+        found = np.stack([self._effective(shares * rows[:, None]) for rows in both])
+        carried = np.where(clearly_less(found, NO_ROW), np.inf, found).min(axis=0)
+        return np.where(np.isfinite(carried), carried, found.max(axis=0))
+
+    def _effective(self, shares: np.ndarray) -> np.ndarray:
+        r"""People behind every component, by the shares of rows.
 
         With $s_p$ the responsibilities of person p's rows together: $\sum_p \min(1, s_p)$, and no
         more than $(\sum_p s_p)^2 / \sum_p s_p^2$, so that nobody's many rows pass for many people.
         With one row for each person this is the sum of responsibilities.
         """
-        shares = mixture.responsibilities(self.rows)
         if self.people is None:
             return shares.sum(axis=0)
         sums = np.zeros((self.count, shares.shape[1]))

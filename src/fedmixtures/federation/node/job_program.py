@@ -16,7 +16,7 @@ from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.federation.node.private_pool import PrivatePool
 from fedmixtures.init.kmeans import KMeansStart
-from fedmixtures.io.codec import decode, encode
+from fedmixtures.io.storage import decode, encode
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.gtvmin import GTVMin

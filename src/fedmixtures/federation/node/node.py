@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedmixtures.engine.run.cache import compilation_cache
+import numpy as np
+
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases, Sums
@@ -30,8 +31,9 @@ from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, i
 from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
+from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.conversation import Conversation
-from fedmixtures.mixture.precision import double
+from fedmixtures.mixture.arithmetic import double
 
 MAX_SESSIONS = 2
 AnySession = Session | ConversationSession
@@ -159,6 +161,12 @@ class Node:
 
     def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
         program = program_of(job)
+        needs_whole = isinstance(program, Conversation) or job.privacy is not None
+        if needs_whole and np.isnan(self.support.rows).any():
+            raise JobRefused(
+                f"site {self.name!r} has rows with missing cells, and between sites these are "
+                "fitted by GTVMin without differential privacy alone: fill them, or leave them out"
+            )
         if isinstance(program, Conversation):
             gate = self.config.gate
             session = ConversationSession(job, self.name, self.support, folder, program, gate)

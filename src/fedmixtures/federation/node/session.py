@@ -34,8 +34,8 @@ from fedmixtures.federation.wire.message import (
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.programs import Inbox
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 SPARE_ROUNDS = 4
 
@@ -228,8 +228,8 @@ class Session:
 
     def model(self) -> Mixture:
         """The mixture this node would tell its neighbours, before the gate."""
-        out = _outgoing(self.program, self.group, self.state)
-        return jax.tree.map(lambda part: np.asarray(part)[0], out.broadcast)
+        out = _outgoing(self.program, self.state)
+        return jax.tree.map(lambda part: np.asarray(part)[0], out)
 
     def message(self) -> ModelMessage | PrivateModelMessage:
         """What the node has to say, typed: the type decides by which rule it may leave."""
@@ -258,8 +258,8 @@ def _mark(mixture: Mixture | None) -> str:
 
 
 @jit
-def _outgoing(program: GTVMin, group: Group, state: Any) -> Any:
-    return program.outgoing(state, group.weight[0])
+def _outgoing(program: GTVMin, state: Any) -> Any:
+    return program.outgoing(state)
 
 
 @jit
@@ -275,7 +275,7 @@ def _round(
     group = eqx.tree_at(lambda g: g.weight, group, jnp.where(heard[None, None], group.weight, 0.0))
 
     def receive(state, group: Group, digested):
-        return rounds.step(program, state, Inbox(digested, None, group.weight), group, t)
+        return rounds.step(program, state, Inbox(digested, group.weight), group, t)
 
     stepped, _ = rounds.over_blocks(receive, in_front(state, 1), group, in_front(digested, 2))
     return _without_block(stepped)

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.federation.wire.frames import Frame, FrameError
-from fedmixtures.io.arrays import read_arrays, write_arrays
-from fedmixtures.io.durable import write_durably
+from fedmixtures.io.storage import read_arrays, write_arrays, write_durably
 from fedmixtures.mixture.mixture import Mixture
 
 KIND = "node state"

@@ -27,7 +27,7 @@ from fedmixtures.federation.nvflare.kits import (
 )
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import SiteKey
-from fedmixtures.io.durable import write_durably
+from fedmixtures.io.storage import write_durably
 
 PROFILE, AUTHORITY = "profile.yaml", "ca"
 ROLES_OF_CERTIFICATES = {"server": "hub", "client": "site", "lead": "researcher"}

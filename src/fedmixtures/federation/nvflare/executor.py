@@ -22,6 +22,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedmixtures.federation.job import Job
+from fedmixtures.federation.nvflare.kits import SITE_FILE
 from fedmixtures.federation.nvflare.transport import (
     BODY,
     BOX_TOPIC,
@@ -33,7 +34,6 @@ from fedmixtures.federation.nvflare.transport import (
 from fedmixtures.federation.rounds import NodeRefused, Parcel, SiteRounds, asked
 from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
 
-SITE_FILE = "fedmixtures.toml"
 AHEAD = 2
 LAST_WORDS = 30.0
 """Seconds the last boxes may take to arrive when the node itself is done."""

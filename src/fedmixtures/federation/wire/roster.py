@@ -11,7 +11,7 @@ from typing import Literal
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from fedmixtures.federation.wire.sealing import fingerprint
-from fedmixtures.io.durable import write_durably
+from fedmixtures.io.storage import write_durably
 
 Role = Literal["site", "researcher"]
 

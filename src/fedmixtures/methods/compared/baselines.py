@@ -1,20 +1,287 @@
-"""No cooperation, and all rows in one place: the two ends between which federation lies."""
+"""No cooperation, and all rows in one place: the two ends between which federation lies.
+
+Both are ordinary mixture fits by EM from k-means starts: by scikit-learn, or many at once by JAX.
+The two engines make the same starts from the same seed and run the same iteration, so that they
+agree up to rounding; of equally good starts both keep the first. From 200 fits on JAX also makes
+the starts, with random draws of its own.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
+from fedmixtures._types import Label
+from fedmixtures.data.gaps import by_pattern, filled, padded
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.compared.em_fits import EMFits, OneFit
+from fedmixtures.init.kmeans import (
+    BATCHED_FROM,
+    clustered_mixture,
+    clusterings,
+    distinct_rows,
+    mixtures_of_many,
+    node_seed,
+)
+from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
+from fedmixtures.methods.base import OneShot, Outcome
+from fedmixtures.methods.compared.pooling import EMMethod
+from fedmixtures.mixture.arithmetic import double
+from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.mixture import Mixture
 
 POOL = "all nodes together"
+BATCH_CELLS = 20_000_000
+"""Rows times components of all fits in one device call, at most."""
+MANY_ROWS = 50_000
+"""A fit of this many rows gains from threads."""
+
+
+@dataclass(frozen=True)
+class OneFit:
+    """One mixture to fit."""
+
+    label: Label
+    rows: np.ndarray
+    counts: np.ndarray
+    """Weight of each row."""
+    n_components: int
+    seed: int
+    start: Mixture | None = None
+    """Begin here, instead of k-means."""
+
+
+@dataclass(frozen=True)
+class Fits:
+    """BlockFit mixtures, and where EM was stopped before it had settled."""
+
+    mixtures: list[Mixture]
+    unsettled: list[Label]
+
+    def message(self, max_iter: int) -> str:
+        """A line for the user; empty if all is well."""
+        if not self.unsettled:
+            return ""
+        return (
+            f"EM had not settled after max_iter={max_iter} steps at "
+            f"{_checks.listed(self.unsettled)}. "
+            "Raise max_iter or tol if that matters."
+        )
+
+
+class EMFits(EMMethod, OneShot):
+    """Settings of ordinary mixture fits; the defaults are scikit-learn's, with five starts.
+
+    Parameters
+    ----------
+    n_init
+        k-means starts per fit; the most likely result is kept.
+    tol, max_iter
+        EM stops when the mean log-likelihood changes by less than `tol`, or after `max_iter` steps.
+    engine
+        ``"sklearn"`` is the paper's. ``"jax"`` runs the fits of all nodes and starts together; it
+        alone knows fractional sample weights and a prior, and is taken where cells are missing.
+    reg_covar, prior
+        As for every `EMMethod`.
+    """
+
+    n_init: int = 5
+    tol: float = 1e-3
+    max_iter: int = 100
+    engine: Literal["sklearn", "jax"] = "sklearn"
+
+    def __check_init__(self):
+        _checks.whole("n_init", self.n_init)
+        _checks.whole("max_iter", self.max_iter)
+        _checks.positive("tol", self.tol, allow_zero=True)
+        _checks.one_of("engine", self.engine, ("sklearn", "jax"))
+        if self.prior is not None and self.engine != "jax":
+            raise ValueError(
+                "`prior` is given, but scikit-learn's mixture knows none. Use engine='jax'."
+            )
+
+    def fit_nodes(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Fits:
+        """One fit per node, seeded by its label; from `theta` if given."""
+        return self.fit_all(
+            [
+                OneFit(
+                    label,
+                    *data.of(i),
+                    n_components[i],
+                    node_seed(seed, label),
+                    None if theta is None else theta.at(i).trimmed(),
+                )
+                for i, label in enumerate(data.labels)
+            ]
+        )
+
+    def fit_all(self, tasks: Sequence[OneFit]) -> Fits:
+        """Fit every task on its own."""
+        tasks = [in_order(task) for task in tasks]
+        whole = filled(together(tasks))
+        counts = {task.label: len(distinct_rows(task.rows, task.counts)[0]) for task in tasks}
+        _checks.enough_rows(counts, {task.label: task.n_components for task in tasks})
+        by_jax = self.engine == "jax" or any(np.isnan(task.rows).any() for task in tasks)
+        # Threads cost more than they bring on rows this few, much more on a busy machine.
+        few = max(len(task.rows) for task in tasks) < MANY_ROWS
+        with threadpool_limits(1) if few else nullcontext():
+            return self._by_jax(tasks, whole) if by_jax else self._by_sklearn(tasks)
+
+    def _by_sklearn(self, tasks: list[OneFit]) -> Fits:
+        from sklearn.exceptions import ConvergenceWarning
+
+        fits = Fits([], [])
+        for task in tasks:
+            rows = repeated(task)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
+                starts = self._starts(task, task.rows)
+                tried = [self._sklearn_model(task, start).fit(rows) for start in starts]
+            bounds = np.array([model.lower_bound_ for model in tried])
+            model = tried[first_greatest(bounds, scale=1.0)]
+            k, d = model.means_.shape
+            covariances = TYPES[self.covariance_type].expanded(model.covariances_, k, d)
+            fits.mixtures.append(Mixture(model.weights_, model.means_, covariances))
+            if not model.converged_:
+                fits.unsettled.append(task.label)
+        return fits
+
+    def _sklearn_model(self, task: OneFit, start: Mixture):
+        from sklearn.mixture import GaussianMixture
+
+        weights, means, covariances = start.to_numpy().parts
+        # By way of factors they stay symmetric, however thin a component is.
+        factors = np.linalg.inv(np.linalg.cholesky(covariances))
+        precisions = np.swapaxes(factors, -1, -2) @ factors
+        return GaussianMixture(
+            task.n_components,
+            covariance_type=self.covariance_type,
+            reg_covar=self.reg_covar,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            random_state=task.seed,
+            weights_init=weights / weights.sum(),
+            means_init=means,
+            precisions_init=TYPES[self.covariance_type].compact(precisions),
+        )
+
+    def _by_jax(self, tasks: list[OneFit], whole: NodeData) -> Fits:
+        """`whole`: the rows of all tasks without gaps, for starts."""
+        mixtures: list[Mixture | None] = [None] * len(tasks)
+        unsettled = []
+        for batch in batches_of(tasks, self.n_init):
+            here = [tasks[i] for i in batch]
+            rows = [whole.of(i)[0] for i in batch]
+            starts = self._starts_of(here, rows, many=len(tasks) >= BATCHED_FROM)
+            fitted = self._run(here, starts)
+            first = 0
+            for i, own in zip(batch, starts, strict=True):
+                span = slice(first, first + len(own))
+                scale = tasks[i].counts.sum()
+                best = first + int(first_greatest(fitted.log_likelihood[span], scale=scale))
+                mixtures[i] = fitted.theta.at(best).trimmed()
+                if fitted.n_steps[best] >= self.max_iter:
+                    unsettled.append(i)
+                first += len(own)
+        labels = [tasks[i].label for i in sorted(unsettled)]
+        return Fits([mixture for mixture in mixtures if mixture is not None], labels)
+
+    def _starts_of(
+        self, tasks: list[OneFit], whole: list[np.ndarray], many: bool
+    ) -> list[list[Mixture]]:
+        """The starts of every task; k-means of many tasks runs in JAX, with draws of its own."""
+        if not many or any(task.start is not None for task in tasks):
+            return [self._starts(task, rows) for task, rows in zip(tasks, whole, strict=True)]
+        data = replace(together(tasks), rows=np.concatenate(whole))
+        ks = [task.n_components for task in tasks]
+        seeds = np.array([task.seed for task in tasks], dtype=np.uint32)
+        found = mixtures_of_many(data, ks, seeds, self.n_init, self.reg_covar, keep_all=True)
+        found = of_type(found, self.covariance_type)
+        each = [found.at(i).trimmed() for i in range(len(found.weights))]
+        return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(tasks))]
+
+    def _starts(self, task: OneFit, rows: np.ndarray) -> list[Mixture]:
+        """The starts scikit-learn would make: one random stream through all of them."""
+        if task.start is not None:
+            return [task.start]
+        k = task.n_components
+        found = clusterings(rows, task.counts, k, self.n_init, task.seed)
+        clustered = lambda labels: clustered_mixture(rows, task.counts, labels, k, self.reg_covar)
+        return [of_type(clustered(one.labels_), self.covariance_type) for one in found]
+
+    def _run(self, tasks: list[OneFit], starts: list[list[Mixture]]) -> BlockFit:
+        """EM from all starts of all tasks of a batch."""
+        owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
+        data = by_pattern(together(tasks))
+        rows, counts = padded(data, rounded_up(data.counts.max()))
+        theta = Mixture.stack([start for own in starts for start in own])
+        with double():
+            numbers = jnp.asarray([self.tol, self.reg_covar])
+            how = self.max_iter, self.prior, self.covariance_type
+            fitted = _run_batch(theta, rows, counts, owner, numbers, *how)
+            return jax.tree.map(np.asarray, fitted)
+
+
+@jit_in_order
+def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior, kind: str) -> BlockFit:
+    theta, rows, counts = jax.tree.map(jnp.asarray, (theta, rows, counts))
+    how = max_iter, numbers[0], numbers[1], prior, kind
+    return expectation_maximisation(theta, rows[owner], counts[owner], *how)
+
+
+def together(tasks: Sequence[OneFit]) -> NodeData:
+    """The rows of all tasks, each as a node."""
+    sizes = [len(task.rows) for task in tasks]
+    return NodeData(
+        labels=tuple(task.label for task in tasks),
+        rows=np.concatenate([task.rows for task in tasks]),
+        row_weights=np.concatenate([task.counts for task in tasks]),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        source_index=np.arange(sum(sizes)),
+    )
+
+
+def batches_of(tasks: list[OneFit], n_init: int) -> list[list[int]]:
+    """Tasks of alike size together, so that little is padded; a bounded number at a time."""
+    by_size: dict[int, list[int]] = {}
+    for i, task in enumerate(tasks):
+        by_size.setdefault(max(len(task.rows) - 1, 1).bit_length(), []).append(i)
+    batches = []
+    for bits, members in sorted(by_size.items()):
+        k = max(tasks[i].n_components for i in members)
+        width = max(1, BATCH_CELLS // (n_init * k << bits))
+        batches += [members[i : i + width] for i in range(0, len(members), width)]
+    return batches
+
+
+def in_order(task: OneFit) -> OneFit:
+    """Rows in their own order, whatever order they came in: k-means draws by position."""
+    order = np.lexsort(task.rows.T[::-1])
+    rows, counts = task.rows[order], task.counts[order]
+    return OneFit(task.label, rows, counts, task.n_components, task.seed, task.start)
+
+
+def repeated(task: OneFit) -> np.ndarray:
+    """Rows as often as they count."""
+    times = np.rint(task.counts).astype(int)
+    if not np.allclose(task.counts, times):
+        raise ValueError(
+            f"`sample_weight` has fractions at {_checks.plain(task.label)!r}, which scikit-learn's "
+            "mixture cannot count. Use engine='jax'."
+        )
+    return np.repeat(task.rows, times, axis=0)
 
 
 class Local(EMFits):
@@ -24,10 +291,7 @@ class Local(EMFits):
     below that of the training rows. That is what cooperation mends; a larger `reg_covar` hides it.
     """
 
-    @property
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Nothing is sent."""
-        return "nobody"
+    recipients: ClassVar = "nobody"
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
@@ -45,16 +309,7 @@ class Centralized(EMFits):
     """
 
     moves_rows: ClassVar[bool] = True
-
-    @property
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Rows go to the hub."""
-        return "hub"
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """One mixture for all has one number of components."""
-        del network
-        _checks.same_components("Centralized", n_components)
+    needs_equal_components: ClassVar[bool] = True
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int

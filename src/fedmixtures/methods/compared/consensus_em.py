@@ -27,17 +27,16 @@ from fedmixtures.graph.network import Network
 from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
-from fedmixtures.methods.compared.pooling import check_em, like, weights_of
+from fedmixtures.methods.compared.pooling import EMMethod, like, weights_of
 from fedmixtures.methods.programs import (
     Inbox,
     Info,
     Keys,
     NodeProgram,
     NodeRows,
-    Outgoing,
     squared_distance,
 )
-from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
+from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
@@ -66,7 +65,7 @@ class FilterState(eqx.Module):
     loss: PerNode
 
 
-class ConsensusEM(NodeProgram):
+class ConsensusEM(EMMethod, NodeProgram):
     r"""EM in which network-wide sums are approximated by a filter over neighbours.
 
     The paper compares the form with local, unmatched starts (``init="local"``, the default here, so
@@ -84,32 +83,26 @@ class ConsensusEM(NodeProgram):
     align
         Whether nodes match their neighbours' components to their own (least total distance of
         means) before they mix them.
-    reg_covar
-        Added to the diagonal of every covariance.
-    prior
-        Shrink covariances to a common shape (rows counted as the node's own); None is plain
-        maximum likelihood.
+    reg_covar, prior
+        As for every `EMMethod`; rows are counted as the node's own.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
     descends: ClassVar = False  # blending may cost a node likelihood; only NaN is a failure
 
     eps: float = 0.02
     init: Literal["local", "shared"] = "local"
     align: bool = False
-    reg_covar: float = 1e-6
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.positive("eps", self.eps)
         _checks.one_of("init", self.init, ("local", "shared"))
-        check_em(self.reg_covar, self.prior)
         if not isinstance(self.align, bool):
             raise ValueError(f"`align` is {self.align!r}. Give True or False.")
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Components are mixed one by one, by a filter that must be stable."""
-        _checks.same_components("ConsensusEM", n_components)
+        super().check(n_components, network)
         reach = 1 + 2 * network.weighted_degree.max(initial=0.0)
         if self.eps * reach >= 1:
             raise ValueError(
@@ -132,10 +125,9 @@ class ConsensusEM(NodeProgram):
         own, loss = _e_step(theta, data)
         return FilterState(theta, own, own, loss)
 
-    def outgoing(self, state: FilterState, weight: PerSlot) -> Outgoing:
+    def outgoing(self, state: FilterState) -> tuple[OriginMoments, OriginMoments]:
         """The filter's state and the E-step."""
-        del weight
-        return Outgoing((state.mixed, state.own))
+        return state.mixed, state.own
 
     def step(
         self, state: FilterState, inbox: Inbox, data: NodeRows, keys: Keys
@@ -176,7 +168,7 @@ class ConsensusEM(NodeProgram):
         second = second + x.mass[..., None, None] * mu[..., :, None] * mu[..., None, :]
         about_mean = (mass, x.first - x.mass[..., None] * mu, second)
         s = Statistics(jnp.zeros_like(rows), *(part * like(rows, part) for part in about_mean))
-        new = m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
+        new = self.m_step(theta, s)
         covariances = symmetric(lower_triangle(new.covariances))
         covariances = project_covariances(covariances, SMALLEST_VARIANCE, LARGEST_VARIANCE)
         return Mixture(weights_of(s.mass, self.prior), new.means, covariances)

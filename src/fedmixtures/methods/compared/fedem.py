@@ -12,7 +12,6 @@ That is EM for $\sum_i \ln p_i$: the likelihood of all rows never falls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import jax
@@ -20,10 +19,9 @@ import jax.numpy as jnp
 
 from fedmixtures import _checks
 from fedmixtures._types import PerNode
-from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
-from fedmixtures.methods.compared.pooling import check_em, clustered_start, losses, weights_of
+from fedmixtures.methods.compared.pooling import EMMethod, clustered_start, losses, weights_of
 from fedmixtures.methods.programs import (
     HubProgram,
     Info,
@@ -31,12 +29,12 @@ from fedmixtures.methods.programs import (
     counts,
     squared_distance,
 )
-from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
+from fedmixtures.mixture.em import EMPTY, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
 
-class FedEM(HubProgram):
+class FedEM(EMMethod, HubProgram):
     """Shared Gaussians, personal weights, one EM step per round; nothing to tune.
 
     A node sends counts and moments of its components to the hub, its weights stay. All nodes begin
@@ -51,26 +49,16 @@ class FedEM(HubProgram):
         code: the same means, but covariances without the scatter between nodes. (That code also
         adds 0.1 to counts and covariances; Marfoq's averages with weights $m_i$ after local
         gradient steps. Neither is done here.)
-    reg_covar
-        Added to the diagonal of every covariance.
-    prior
-        Shrink covariances to a common shape; None is plain maximum likelihood.
+    reg_covar, prior
+        As for every `EMMethod`.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     aggregate: Literal["exact", "average"] = "exact"
-    reg_covar: float = 1e-6
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.one_of("aggregate", self.aggregate, ("exact", "average"))
-        check_em(self.reg_covar, self.prior)
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Components are shared one by one."""
-        del network
-        _checks.same_components("FedEM", n_components)
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send centres and covariances, the hub one start for all."""
@@ -96,8 +84,7 @@ class FedEM(HubProgram):
         del rows
         pooled = self._pooled(messages, hub_state)
         before = jax.tree.map(lambda part: part[None], hub_state)
-        how = self.reg_covar, self.prior, self.covariance_type
-        new = m_step(before, pooled, *how).at(0)
+        new = self.m_step(before, pooled).at(0)
         new = Mixture(hub_state.weights, new.means, new.covariances)
         return (new.means, new.covariances), new
 

@@ -12,7 +12,7 @@ centres, and groups are merged once: their number is K.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -29,14 +29,13 @@ from fedmixtures.methods.compared.from_local_fits import (
     m_step,
     padded_rows,
 )
-from fedmixtures.methods.compared.pooling import check_em, moment_match, summed
+from fedmixtures.methods.compared.pooling import EMMethod, moment_match, summed
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 
-class FedGEM(OneShot):
+class FedGEM(EMMethod, OneShot):
     r"""EM at the nodes, groups of components at the hub; nodes may have different numbers of them.
 
     With full covariances a move to $\theta'$ does not lower the expected likelihood while
@@ -61,34 +60,19 @@ class FedGEM(OneShot):
     n_rounds
         EM steps, each with one exchange.
     reg_covar, prior
-        As for the other EM methods.
+        As for every `EMMethod`.
     """
-
-    fits_gaps: ClassVar[bool] = True
 
     radius: Literal["largest", "half"] = "largest"
     final_factor: float = 0.2
     n_rounds: int = 40
     n_init: int = 5
-    reg_covar: float = 1e-6
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.one_of("radius", self.radius, ("largest", "half"))
         _checks.positive("final_factor", self.final_factor, allow_zero=True)
         _checks.whole("n_rounds", self.n_rounds)
         _checks.whole("n_init", self.n_init)
-        check_em(self.reg_covar, self.prior)
-
-    @property
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Means and radii go to the hub."""
-        return "hub"
-
-    @property
-    def needs_start(self) -> bool:
-        """k-means is run here; given mixtures are used all the same."""
-        return False
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int

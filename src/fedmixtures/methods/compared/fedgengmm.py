@@ -8,7 +8,6 @@ EM and sends it to all nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.init.kmeans import node_seed
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.compared.em_fits import EMFits, OneFit
+from fedmixtures.methods.compared.baselines import EMFits, OneFit
 from fedmixtures.mixture.mixture import Mixture
 
 HUB = "the hub"
@@ -39,11 +38,6 @@ class FedGenGMM(EMFits):
 
     def __check_init__(self):
         _checks.whole("samples_per_component", self.samples_per_component)
-
-    @property
-    def recipients(self) -> Literal["hub", "nobody"]:
-        """Local mixtures go to the hub."""
-        return "hub"
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int

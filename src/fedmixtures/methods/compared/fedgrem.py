@@ -23,7 +23,6 @@ part is an extension, as the paper that compares the method needed one too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -33,7 +32,6 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Weights
-from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import (
@@ -75,7 +73,7 @@ class FedGrEM(HubProgram):
         weight grows (the reference code has 0.95, for known covariances).
     C_lambda, kappa
         How strongly models are drawn to the centre. The paper chooses `eta` and `C_lambda` by
-        validation likelihood on homogeneous nodes; ``fedmixtures experiment alpha-grid`` prints
+        validation likelihood on homogeneous nodes; ``python -m reproduction alpha-grid`` prints
         that grid. It favours eta = 0.1, and is flat from C_lambda = 1 on, so that the default is
         the least shrinkage among equals and another start may favour a larger one. On nodes in
         blocks the outcome is not flat: look at both.
@@ -93,6 +91,7 @@ class FedGrEM(HubProgram):
     """
 
     fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     eta: float = 0.1
     C_lambda: float = 1.0
@@ -112,11 +111,6 @@ class FedGrEM(HubProgram):
         _checks.whole("inner_iterations", self.inner_iterations)
         _checks.whole("n_orders", self.n_orders)
         check_prior(self.prior)
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Components have a common centre each."""
-        del network
-        _checks.same_components("FedGrEM", n_components)
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send their start (and their number of rows); the hub sends it back, numbered."""

@@ -7,7 +7,6 @@ total Euclidean distance, and takes the mean. Where a hub does the averaging all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -15,10 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from fedmixtures import _checks
 from fedmixtures._ties import first_least
-from fedmixtures._types import Array, Means, NodeKeys, PerNode, PerSlot
-from fedmixtures.graph.network import Network
+from fedmixtures._types import Array, Means, NodeKeys, PerNode
 from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.methods.base import Method, Participants, Prepared
 from fedmixtures.methods.programs import (
@@ -28,7 +25,6 @@ from fedmixtures.methods.programs import (
     Keys,
     NodeProgram,
     NodeRows,
-    Outgoing,
 )
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
@@ -57,6 +53,7 @@ class FedKMeans(Method):
     """
 
     has_likelihood: ClassVar[bool] = False
+    needs_equal_components: ClassVar[bool] = True
 
     server: bool = False
     warm_start: bool = True
@@ -65,11 +62,6 @@ class FedKMeans(Method):
         for name in ("server", "warm_start"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"`{name}` is {getattr(self, name)!r}. Give True or False.")
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Centres are matched one to one."""
-        del network
-        _checks.same_components("FedKMeans", n_components)
 
     @property
     def kind(self) -> str:
@@ -102,10 +94,9 @@ class NeighbourKMeans(NodeProgram):
         del data, keys
         return Centres(theta.means, theta.means)
 
-    def outgoing(self, state: Centres, weight: PerSlot) -> Outgoing:
+    def outgoing(self, state: Centres) -> Means:
         """The own centres."""
-        del weight
-        return Outgoing(state.own)
+        return state.own
 
     def step(
         self, state: Centres, inbox: Inbox, data: NodeRows, keys: Keys

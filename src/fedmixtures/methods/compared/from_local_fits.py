@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,12 +13,11 @@ from fedmixtures import _checks
 from fedmixtures._types import Array
 from fedmixtures.data.gaps import by_pattern, padded
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
 from fedmixtures.kernels.dispatch import log_joints, statistics
 from fedmixtures.methods.compared.baselines import Local
-from fedmixtures.methods.compared.pooling import check_em
+from fedmixtures.methods.compared.pooling import EMMethod
 from fedmixtures.methods.conversation import Block, Conversation
 from fedmixtures.mixture import em
 from fedmixtures.mixture.density import GappyRows
@@ -28,48 +26,33 @@ from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
 
-class FromLocalFits(Conversation):
+class FromLocalFits(EMMethod, Conversation):
     """Settings of the local fits, which run in JAX so that a prior and row weights are known.
 
     Parameters
     ----------
     n_init
         k-means starts of a local fit; the most likely result is kept.
-    reg_covar
-        Added to the diagonal of every covariance.
-    prior
-        Shrink covariances to a common shape; None is plain maximum likelihood.
+    reg_covar, prior
+        As for every `EMMethod`.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     n_init: int = 5
-    reg_covar: float = 1e-6
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         _checks.whole("n_init", self.n_init)
-        check_em(self.reg_covar, self.prior)
-
-    @property
-    def needs_start(self) -> bool:
-        """Local fits make their own starts."""
-        return False
-
-    def check(self, n_components: Sequence[int], network: Network) -> None:
-        """Components are compared one with one."""
-        del network
-        _checks.same_components(type(self).__name__, n_components)
 
     def local_fits(self, block: Block) -> Mixture:
         """The nodes' own fits, stacked, NumPy."""
-        same = {"prior": self.prior, "covariance_type": self.covariance_type}
-        local = Local(self.n_init, self.reg_covar, engine="jax", **same)
+        same = {"reg_covar": self.reg_covar, "prior": self.prior}
+        local = Local(self.n_init, engine="jax", covariance_type=self.covariance_type, **same)
         fits = local.fit_nodes(block.data, block.n_components.tolist(), block.start, block.seed)
         return Mixture.stack(fits.mixtures)
 
     def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
-        """New mixtures from statistics taken under `theta`, with ridge and prior."""
+        """As every `EMMethod`, on the host."""
         return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
 

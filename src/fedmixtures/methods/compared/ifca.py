@@ -22,7 +22,7 @@ from fedmixtures._types import Array, PerNode
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
-from fedmixtures.methods.compared.pooling import check_em, like, losses, weights_of
+from fedmixtures.methods.compared.pooling import EMMethod, like, losses, weights_of
 from fedmixtures.methods.programs import (
     HubProgram,
     Info,
@@ -30,7 +30,6 @@ from fedmixtures.methods.programs import (
     counts,
     squared_distance,
 )
-from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
@@ -53,7 +52,7 @@ class Report(eqx.Module):
     """Counts and moments under the group's mixture, or the parameters after local steps."""
 
 
-class IFCA(HubProgram):
+class IFCA(EMMethod, HubProgram):
     """Groups of nodes by alternation: every node picks a group, every group fits a mixture.
 
     Each restart begins with the local k-means mixtures of distinct random nodes, one per group. All
@@ -74,20 +73,16 @@ class IFCA(HubProgram):
         (its other form, gradient averaging, divides by the number of all nodes).
     n_local_steps
         EM steps of a node per round, with ``aggregate="average"``.
-    reg_covar
-        Added to the diagonal of every covariance.
-    prior
-        Shrink covariances to a common shape; None is plain maximum likelihood.
+    reg_covar, prior
+        As for every `EMMethod`.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    needs_equal_components: ClassVar[bool] = True
 
     n_groups: int | None = None
     restarts: int = 3
     aggregate: Literal["exact", "average"] = "exact"
     n_local_steps: int = 1
-    reg_covar: float = 1e-6
-    prior: ShapePrior | None = None
 
     def __check_init__(self):
         if self.n_groups is not None:
@@ -95,7 +90,6 @@ class IFCA(HubProgram):
         _checks.whole("restarts", self.restarts)
         _checks.whole("n_local_steps", self.n_local_steps)
         _checks.one_of("aggregate", self.aggregate, ("exact", "average"))
-        check_em(self.reg_covar, self.prior)
         if self.n_local_steps > 1 and self.aggregate == "exact":
             raise ValueError(
                 f"`n_local_steps` is {self.n_local_steps}, but the exact update is one EM step on "
@@ -104,8 +98,7 @@ class IFCA(HubProgram):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """The number of groups must be given, and there must be a node for each."""
-        del network
-        _checks.same_components("IFCA", n_components)
+        super().check(n_components, network)
         self._groups(len(n_components))
 
     def _groups(self, n_nodes: int) -> int:
@@ -193,8 +186,7 @@ class IFCA(HubProgram):
         mass, first, second = map(flat, pooled)
         before = jax.tree.map(flat, old)
         s = Statistics(jnp.zeros_like(mass[:, 0]), mass, first, second)
-        how = self.reg_covar, self.prior, self.covariance_type
-        new = m_step(before, s, *how)
+        new = self.m_step(before, s)
         empty = mass.sum(-1, keepdims=True) <= 0
         weights = jnp.where(empty, before.weights, weights_of(new.weights))
         new = Mixture(weights, new.means, new.covariances)
@@ -202,13 +194,12 @@ class IFCA(HubProgram):
 
     def _local_steps(self, theta: Mixture, s: Statistics, data: NodeRows) -> Mixture:
         """EM at every node from its group's mixture, in every restart."""
-        how = self.reg_covar, self.prior, self.covariance_type
 
         def one_restart(theta: Mixture, s: Statistics) -> Mixture:
-            new = m_step(theta, s, *how)
+            new = self.m_step(theta, s)
             for _ in range(self.n_local_steps - 1):
                 s = statistics(new, data.rows, counts(data))
-                new = m_step(new, s, *how)
+                new = self.m_step(new, s)
             return new
 
         return jax.vmap(one_restart, in_axes=1, out_axes=1)(theta, s)

@@ -1,7 +1,10 @@
-"""What the EM methods share: a common numbering of components at the start, and floors."""
+"""What the EM methods share: settings, a common numbering of components at the start, floors."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -11,9 +14,9 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least, first_matching
 from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.init.kmeans import tightest_clustering
-from fedmixtures.methods.base import Participants
+from fedmixtures.methods.base import Method, Participants
 from fedmixtures.methods.programs import NodeRows
-from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
@@ -23,14 +26,33 @@ SMALLEST_WEIGHT = 1e-12
 """A component may fade at a node; it is never struck out, so that it can come back."""
 
 
-def check_em(reg_covar: float, prior: ShapePrior | None) -> None:
-    """The two settings nearly all EM methods have."""
-    _checks.positive("reg_covar", reg_covar, allow_zero=True)
-    check_prior(prior)
+class EMMethod(Method):
+    """What methods with an M-step have in common.
+
+    Parameters
+    ----------
+    reg_covar
+        Added to the diagonal of every covariance.
+    prior
+        Shrink covariances to a common shape; None is plain maximum likelihood.
+    """
+
+    fits_gaps: ClassVar[bool] = True
+
+    reg_covar: float = eqx.field(default=1e-6, kw_only=True)
+    prior: ShapePrior | None = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self):
+        _checks.positive("reg_covar", self.reg_covar, allow_zero=True)
+        check_prior(self.prior)
+
+    def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
+        """New mixtures from statistics taken under `theta`, with ridge and prior."""
+        return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
 
 def check_prior(prior: ShapePrior | None) -> None:
-    """One of the two."""
+    """A prior, or none."""
     if prior is not None and not isinstance(prior, ShapePrior):
         raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
 

@@ -1,6 +1,7 @@
-"""The in-process engine of conversations: one block of all nodes, messages by index.
+"""Run a method without rounds: all at once, or a conversation.
 
-How requests are counted. A broadcast or a message per neighbour: its bytes to every neighbour, one
+A conversation runs in one block of all nodes, and its messages are carried by index. How its
+requests are counted: A broadcast or a message per neighbour: its bytes to every neighbour, one
 round. A sum: as through someone who adds, each node's share there and the total back, one round;
 a group of one sends nothing. Groups: one byte to every neighbour in a first round (live or not),
 then the smallest label floods every group, 8 bytes over each live edge and from both ends, in as
@@ -9,9 +10,10 @@ many rounds as the farthest node needs; then the sizes as a sum of 8 bytes.
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +22,12 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from fedmixtures.engine.run.accounts import by_edge
-from fedmixtures.engine.solution import Traffic
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.evaluate import Evaluator
+from fedmixtures.engine.layout.blocks import conversation_block
+from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Account, Outcome
+from fedmixtures.methods.base import Account, OneShot, Outcome
 from fedmixtures.methods.conversation import (
     Block,
     Broadcast,
@@ -34,6 +38,8 @@ from fedmixtures.methods.conversation import (
     Request,
     Sum,
 )
+from fedmixtures.mixture.arithmetic import precision
+from fedmixtures.mixture.mixture import Mixture
 
 LABEL_BYTES = 8
 
@@ -169,6 +175,21 @@ def account_of_block(outcome: Outcome, block: Block, network: Network) -> Accoun
     return Account(nodes, by_edge(values, block.receiver, block.sender, network))
 
 
+def by_edge(
+    values: dict[str, np.ndarray], receiver: np.ndarray, sender: np.ndarray, network: Network
+) -> dict[str, np.ndarray]:
+    """Values of directed edges as (edges, 2, ...): the view of the source, then of the target."""
+    keys = network.source.astype(np.int64) * network.n_nodes + network.target
+    low, high = np.minimum(receiver, sender), np.maximum(receiver, sender)
+    edge = np.searchsorted(keys, low.astype(np.int64) * network.n_nodes + high)
+    end = np.where(receiver < sender, 0, 1)  # networks store the smaller position as the source
+    edges = {}
+    for name, array in values.items():
+        edges[name] = np.zeros((network.n_edges, 2, *array.shape[1:]), array.dtype)
+        edges[name][edge, end] = array
+    return edges
+
+
 def _finite(share: Any, n: int) -> Any:
     """The shares (nodes, ...), zero at nodes that gave something that is not finite."""
     share = jax.tree.map(np.asarray, share)
@@ -184,3 +205,77 @@ def _bytes(message: Any) -> int:
     """Bytes of the message of one node, or over one edge."""
     parts = [np.asarray(part) for part in jax.tree.leaves(message)]
     return sum(int(np.prod(part.shape[1:])) * part.dtype.itemsize for part in parts)
+
+
+BYTES = 8
+"""A number on the wire; one-shot fits are in float64."""
+
+
+def fit_once(
+    method: OneShot,
+    data: NodeData,
+    n_components: Sequence[int],
+    theta: Mixture | None,
+    seed: int,
+) -> Solution:
+    """Fit all nodes; the history has one entry, the fit of the result."""
+    outcome = method.fit(data, n_components, theta, seed)
+    bytes_of = lambda numbers: dict(
+        zip(data.labels, (BYTES * np.broadcast_to(numbers, data.n_nodes)).tolist(), strict=True)
+    )
+    sent, received = bytes_of(outcome.sent), bytes_of(outcome.received)
+    traffic = Traffic(0, sent, recipients=method.recipients, setup=sent, received=received)
+    return _solution(outcome, data, traffic, None)
+
+
+def fit_by_conversation(
+    method: Conversation,
+    data: NodeData,
+    network: Network,
+    n_components: Sequence[int],
+    theta: Mixture | None,
+    seed: int,
+    dtype: str,
+    announce: Callable[[str], Any] | None = None,
+) -> Solution:
+    """All nodes in one block; bytes and rounds are counted as if they were not."""
+
+    def reply(request: Any) -> Any:
+        answer = engine(request)
+        if announce is not None:
+            announce(f"exchange {engine.rounds}")
+        return answer
+
+    with precision(dtype):
+        block = conversation_block(data, network, n_components, seed, dtype, theta)
+        engine = InProcess(block)
+        outcome = converse(method, block, reply)
+    outcome = replace(outcome, theta=outcome.theta.to_numpy())
+    account = account_of_block(outcome, block, network)
+    return _solution(outcome, data, engine.traffic(), account)
+
+
+def _solution(
+    outcome: Outcome, data: NodeData, traffic: Traffic, account: Account | None
+) -> Solution:
+    if outcome.message:
+        warnings.warn(outcome.message, FitWarning, stacklevel=4)
+    open_end = np.full(1, np.nan)
+    # Rows without weight were left out: positions in the table they came from may lie beyond.
+    in_place = replace(data, source_index=np.arange(len(data.rows)))
+    losses = Evaluator(in_place).node_losses(outcome.theta)
+    total, nothing = np.array([losses.sum()]), np.zeros(1)
+    nodes = losses[None], np.zeros_like(losses)[None]
+    return Solution(
+        data.labels,
+        outcome.theta,
+        History(total, nothing, open_end, open_end, *nodes),
+        Status.COMPLETED,
+        traffic.n_rounds,
+        outcome.message,
+        None,
+        traffic,
+        account,
+        converged=not outcome.message,
+        levels=outcome.levels,
+    )

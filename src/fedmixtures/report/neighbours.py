@@ -1,4 +1,4 @@
-"""The network at the end: how far apart neighbours are, and who belongs together."""
+"""The network at the end: how far apart neighbours are, who belongs together, where nodes stand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from fedmixtures._ties import first_least
+from fedmixtures._ties import first_least, in_order
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
-from fedmixtures.engine.run.cache import compilation_cache
 from fedmixtures.graph.network import Network
-from fedmixtures.kernels.compiling import jit_in_order
+from fedmixtures.kernels.compiling import compilation_cache, jit_in_order
+from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.precision import double
 
 CHUNK = 4096
 ROUNDING = 1e-12
@@ -73,18 +72,7 @@ def groups_by_gap(discrepancies: np.ndarray, network: Network) -> tuple[np.ndarr
     bound = two_bunches(np.log(told))
     bound = None if bound is None else float(np.exp(bound))
     joins = np.ones(network.n_edges, bool) if bound is None else discrepancies <= bound
-    return numbered_groups(network, joins), bound
-
-
-def numbered_groups(network: Network, joins: np.ndarray) -> np.ndarray:
-    """Connected parts over the chosen edges, the largest first."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    n = network.n_nodes
-    ends = (network.source[joins], network.target[joins])
-    _, part = connected_components(csr_array((np.ones(joins.sum()), ends), (n, n)), directed=False)
-    return numbered(part)
+    return numbered(network.parts(joins)), bound
 
 
 def numbered(part: np.ndarray) -> np.ndarray:
@@ -108,3 +96,48 @@ def two_bunches(values: np.ndarray) -> float | None:
     if right[best] - left[best] < 3 * spread + 1e-9:
         return None
     return float((values[best] + values[best + 1]) / 2)
+
+
+MANY = 600
+"""Above this number of nodes springs get fewer steps: the picture is to come in a second or two."""
+
+
+def positions(network: Network, closeness: np.ndarray) -> np.ndarray:
+    """Places (nodes, 2) in the unit square: alike neighbours stand near each other."""
+    n = network.n_nodes
+    if n == 1:
+        return np.array([[0.5, 0.5]])
+    if network.n_edges == 0:
+        side = int(np.ceil(np.sqrt(n)))
+        return np.stack([np.arange(n) % side, np.arange(n) // side], 1) / max(side - 1, 1)
+    place = _springs(network, closeness)
+    # Ranks spread crowded pictures; halfway is enough to part what lies on a heap.
+    low, high = np.quantile(place, [0.01, 0.99], axis=0)
+    place = np.clip((place - low) / np.where(high > low, high - low, 1), -0.02, 1.02)
+    ranks = np.argsort(np.stack([in_order(x) for x in place.T], 1), axis=0) / (n - 1)
+    return np.clip((place + ranks) / 2, 0, 1)
+
+
+def _springs(network: Network, closeness: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Fruchterman and Reingold's springs in plain arrays, cooling down linearly."""
+    n = network.n_nodes
+    rng = np.random.default_rng(seed)
+    place = rng.random((n, 2))
+    steps = 120 if n <= MANY else max(12, 40_000_000 // n**2)
+    length = 1 / np.sqrt(n)
+    a, b = network.source, network.target
+    for step in range(steps):
+        push = np.zeros_like(place)
+        for rows in np.array_split(np.arange(n), max(1, n * n // 2_000_000)):
+            gap = place[rows, None, :] - place[None, :, :]
+            square = np.maximum(np.square(gap).sum(-1), 1e-6)
+            push[rows] = np.einsum("ijk,ij->ik", gap, length**2 / square)
+        stretch = place[a] - place[b]
+        pull = stretch * (np.linalg.norm(stretch, axis=1) / length * closeness)[:, None]
+        for axis in (0, 1):
+            push[:, axis] -= np.bincount(a, pull[:, axis], n)
+            push[:, axis] += np.bincount(b, pull[:, axis], n)
+        reach = np.linalg.norm(push, axis=1, keepdims=True)
+        cool = 0.1 * (1 - step / steps)
+        place += push / np.maximum(reach, 1e-12) * np.minimum(reach, cool)
+    return place
