@@ -11,6 +11,7 @@ from federated import SITES, WIDE_OPEN, Sites, a_job, engine_solution, same_bits
 from fedmixtures import TrustThenPool
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import JobError
+from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.node.job_program import DANGER
@@ -148,6 +149,21 @@ def test_an_exchange_has_one_answer(finished):
     assert first.boxes == again.boxes
     with pytest.raises(ModelRefused, match="already answered"):
         node.sessions[job.key].accept("bergen", 3, b"other")
+
+
+def test_what_left_is_told_from_the_site_s_own_record(finished):
+    sites, job, _ = finished
+    text = what_left(sites.nodes["aachen"].config, job)
+    sums = json.loads((sites.folder / "aachen" / "sums.json").read_text())["rows"]
+    (of_job,) = sums["|".join(SITES)].values()
+    boxes = sites.folder.glob("aachen/test-*/sent-*.fmx")
+    last = max(path.stem for path in boxes if Frame.decode(path.read_bytes()).boxes)
+    last = int(last.removeprefix("sent-"))
+    assert text.startswith(f"aachen, rounds 0 to {last}: models: 1, at most 18 numbers each, to ")
+    assert f"; masked parts of sums: {len(of_job)}, at most" in text
+    assert "bergen, cork, delft can read totals alone" in text
+    assert text.endswith("Used of its budget: 1 of 10000 jobs and 1 of 1000000 models.")
+    assert what_left(sites.nodes["aachen"].config, trust_job()) == "aachen: nothing left."
 
 
 def test_more_sums_than_the_site_allows_end_the_job(tmp_path):

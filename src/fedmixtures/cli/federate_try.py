@@ -17,6 +17,7 @@ from fedmixtures.cli.prepare import Task, prepare, standardizes
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.job import Job
+from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.job_program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
@@ -89,8 +90,8 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
         )
     fitted = collected(task, settings, job, models, machine)
     scores, notes = baseline_scores(task, settings, fitted)
-    left = "every site's log of what left it is in federation/sites/<site>/state/log.jsonl"
-    content = write_run(folder, task, settings, fitted, scores, (*notes, left))
+    left = [f"What left {what_left(config, job)}" for config in machine.configs()]
+    content = write_run(folder, task, settings, fitted, scores, (*notes, *left))
     say("")
     say(content["headline"], "bold")
     say(f"Open {folder.file('report.html')}")

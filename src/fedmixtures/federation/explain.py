@@ -10,6 +10,7 @@ import textwrap
 import numpy as np
 
 from fedmixtures.federation.job import Job, JobError
+from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases
 from fedmixtures.federation.node.job_program import coupling_of, program_of
 from fedmixtures.federation.node.ledger import spent
@@ -48,6 +49,9 @@ def explain(job: Job, config: SiteConfig) -> str:
             "messages it refused; sizes and times of boxes, which are all of one size. No model.",
         ),
         *_entry("Nobody", "rows, row counts, losses."),
+        "",
+        "WHAT HAS LEFT SO FAR",
+        *_entry("Log", what_left(config, job)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -23,7 +23,7 @@ from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import GateRefusal, Support
 from fedmixtures.federation.node.job_program import coupling_of, models_of, partners_of, program_of
 from fedmixtures.federation.node.ledger import Ledger
-from fedmixtures.federation.node.release import ReleasePoint
+from fedmixtures.federation.node.release import Clearance, ReleasePoint
 from fedmixtures.federation.node.session import Refused, Session
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import LocalLog
@@ -223,8 +223,8 @@ class Node:
         collector = session.job.collector
         if collector is None or not self.config.limits.share_result:
             return self._reply("result", session, boxes=[])
-        box, merged = self.point.result(session, collector)
-        return self._with_boxes(session, "result", {collector: box}, merged)
+        box, release = self.point.result(session, collector)
+        return self._with_boxes(session, "result", {collector: box}, {collector: release})
 
     def _open_all(self, session: AnySession, request: Frame) -> list[dict[str, str]]:
         """Open and check what came; the bad ones are named and change nothing."""
@@ -259,24 +259,23 @@ class Node:
 
     def _released(self, session: AnySession, kind: str, **entries: Any) -> Frame:
         """The reply with the boxes for every neighbour."""
-        boxes, merged = self.point.boxes(session)
-        return self._with_boxes(session, kind, boxes, merged, **entries)
+        boxes, new = self.point.boxes(session)
+        return self._with_boxes(session, kind, boxes, new, **entries)
 
     def _with_boxes(
         self,
         session: AnySession,
         kind: str,
         boxes: dict[str, bytes],
-        merged: int | None,
+        new: dict[str, Clearance],
         **entries,
     ) -> Frame:
         listed = []
         for destination, box in boxes.items():
             listed.append({"destination": destination, "round": session.round, "box": destination})
-            event = {"to": destination, "bytes": len(box), "merged": merged}
-            if merged is None:
-                event = {"to": destination, "bytes": len(box), "again": True}
-            self.log.write("sent", job=session.job.key, round=session.round, **event)
+            event = new[destination].in_words() if new else {"again": True}
+            about = {"job": session.job.key, "round": session.round, "to": destination}
+            self.log.write("sent", **about, bytes=len(box), **event)
         return self._reply(kind, session, boxes=listed, segments=boxes, **entries)
 
     def _reply(

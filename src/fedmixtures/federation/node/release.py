@@ -32,6 +32,7 @@ from fedmixtures.federation.wire.message import (
     Silence,
     Whole,
     encode_message,
+    n_numbers,
 )
 from fedmixtures.federation.wire.roster import Role, Roster
 from fedmixtures.federation.wire.sealing import Address, SiteKey
@@ -44,6 +45,11 @@ class Clearance:
     message: Message
     content: bytes
     merged: int
+
+    def in_words(self) -> dict[str, Any]:
+        """For the site's log, without values: which kind, and how many numbers."""
+        kind = type(self.message).__name__
+        return {"kind": kind, "numbers": n_numbers(self.message), "merged": self.merged}
 
 
 class ReleasePoint:
@@ -83,28 +89,28 @@ class ReleasePoint:
             session.exchange.released = {name: one.message for name, one in found.items()}
         return found
 
-    def boxes(self, session: Any) -> tuple[dict[str, bytes], int | None]:
-        """Sealed boxes of the round reached, by destination, and the components merged for them.
+    def boxes(self, session: Any) -> tuple[dict[str, bytes], dict[str, Clearance]]:
+        """Sealed boxes of the round reached, by destination, and what is in those that are new.
 
         Boxes that have left before are the same again. New ones are entered in the site's accounts
         and noted in the job's record before they are returned.
         """
         t = session.reached
         if (stored := session.store.boxes(t)) is not None:
-            return stored, None
+            return stored, {}
         releases = self._all(session)
         self._note(session, t, b"".join(releases[name].content for name in sorted(releases)))
         sealed = {
             name: self._sealed(release, session, name, "site") for name, release in releases.items()
         }
         session.store.keep_boxes(t, sealed)
-        return sealed, max((release.merged for release in releases.values()), default=0)
+        return sealed, releases
 
-    def result(self, session: Any, collector: str) -> tuple[bytes, int]:
+    def result(self, session: Any, collector: str) -> tuple[bytes, Clearance]:
         """The final model, sealed for the researcher who collects it."""
         self.releases.enter(session.fingerprint, session.n_models + (not session.job.needs_all))
         release = self.passed(session.message(), session)
-        return self._sealed(release, session, collector, "researcher"), release.merged
+        return self._sealed(release, session, collector, "researcher"), release
 
     def _note(self, session: Any, t: int, content: bytes) -> None:
         """No second answer: other content for a round that was released is refused."""

@@ -17,6 +17,7 @@ import psutil
 import tomli_w
 
 from fedmixtures.federation.job import Job, SignedJob
+from fedmixtures.federation.node.site import SiteConfig
 from fedmixtures.federation.node.store import NodeState, Store
 from fedmixtures.federation.nvflare.driver import Driver, FitRecord, Listener, open_results
 from fedmixtures.federation.nvflare.kits import (
@@ -103,6 +104,10 @@ class OneMachine:
     def collected(self, job: Job, record: FitRecord) -> dict[str, Any]:
         """Final models that came to the researcher."""
         return open_results(job, record.results, self.key, self.roster)
+
+    def configs(self) -> list[SiteConfig]:
+        """The files of all sites."""
+        return [SiteConfig.load(self.kits / name / "local" / SITE_FILE) for name in self.sites]
 
     def states(self, job: Job) -> dict[str, tuple[np.ndarray, ...]]:
         """The arrays of every site's last checkpoint, as they lie on its disk."""

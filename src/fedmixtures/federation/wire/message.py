@@ -69,6 +69,18 @@ class MaskedShare:
 Message = ModelMessage | PrivateModelMessage | Silence | Whole | MaskedShare
 
 
+def n_numbers(message: Message) -> int:
+    """How many numbers a message tells."""
+    match message:
+        case Silence():
+            return 0
+        case Whole(numbers) | MaskedShare(numbers):
+            return len(numbers)
+    weights, means, _ = message.mixture.parts
+    d = means.shape[-1]
+    return int(len(weights) * (1 + d + d * (d + 1) // 2))
+
+
 def encode_message(message: Message, covariance_type: str = "full") -> bytes:
     """The message as a frame; silence is as long as a model.
 
