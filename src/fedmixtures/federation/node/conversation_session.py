@@ -217,7 +217,8 @@ class ConversationSession:
         """The final mixture; of a private job the one that all have found, without the own rows."""
         if self.job.privacy is None:
             return ModelMessage(self.result())
-        self.result()
+        if self.outcome is None or self.outcome.levels is None:
+            raise Refused("the conversation is not over")
         levels = self.outcome.levels
         return PrivateModelMessage(levels.theta.at((levels.names.index("everyone"), 0)))
 

@@ -27,7 +27,7 @@ from sklearn.cluster import KMeans
 from fedmixtures import _checks
 from fedmixtures.federation.job import JobError
 from fedmixtures.methods.base import Account, Levels, Outcome
-from fedmixtures.methods.conversation import Block, Conversation
+from fedmixtures.methods.conversation import Block, Conversation, Request, Sum
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
@@ -45,10 +45,8 @@ FAINT = 3.0
 
 
 @dataclass(frozen=True)
-class NoisySum:
+class NoisySum(Sum):
     """A sum over all sites, with noise, charged to the ledger. Reply: the total."""
-
-    share: np.ndarray
 
 
 class PrivatePool(Conversation):
@@ -64,7 +62,7 @@ class PrivatePool(Conversation):
     def __check_init__(self):
         _checks.whole("rounds", self.n_sums, minimum=2)
 
-    def run(self, block: Block) -> Generator[NoisySum, Any, Outcome]:
+    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
         """EM by noisy sums, then all else at home."""
         rows, weights = block.data.rows, block.data.row_weights
         if np.isnan(rows).any():

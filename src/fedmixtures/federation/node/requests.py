@@ -72,7 +72,7 @@ class Requests:
         self.sets: dict[frozenset[str], int] = {}
 
     def carried(
-        self, conversation: Generator[Request | NoisySum, Any, Outcome]
+        self, conversation: Generator[Request, Any, Outcome]
     ) -> Generator[Exchange, dict[str, Any], Outcome]:
         """All exchanges that a conversation asks for."""
         answer = None
@@ -83,7 +83,7 @@ class Requests:
                 return end.value
             answer = yield from self._carried_whole(request)
 
-    def _carried_whole(self, request: Request | NoisySum) -> Exchanges:
+    def _carried_whole(self, request: Request) -> Exchanges:
         """A request from its first exchange to its last, with the same sites in all of them."""
         while True:
             try:
@@ -91,7 +91,7 @@ class Requests:
             except SiteLeft:
                 continue
 
-    def _carried(self, request: Request | NoisySum) -> Exchanges:
+    def _carried(self, request: Request) -> Exchanges:
         match request:
             case Broadcast():
                 return (yield from self._broadcast(request))
@@ -104,10 +104,10 @@ class Requests:
                 raise Refused("only bits and labels of nodes go to single neighbours")
             case Connect(live):
                 return (yield from self._connect(np.asarray(live, dtype=bool)))
-            case Sum(share, group, spread):
-                return (yield from self._sum(share, group, spread))
             case NoisySum(share):
                 return (yield from self._noisy_sum(share))
+            case Sum(share, group, spread):
+                return (yield from self._sum(share, group, spread))
         raise Refused(f"the method asks for {type(request).__name__}, which no site knows")
 
     def _broadcast(self, request: Broadcast) -> Exchanges:
