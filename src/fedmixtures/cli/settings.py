@@ -58,6 +58,13 @@ class FitSettings:
         asked = self.standardize
         return hasattr(method, "learning_rate") if asked is None else asked
 
+    def read_table(self) -> Any:
+        """The rows, cells of which may be missing."""
+        from fedmixtures.io.tables import read_table
+
+        columns = self.nodes, self.features, self.delimiter
+        return read_table(self.data, *columns, gaps_ok=True)
+
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
         config = asdict(self)
