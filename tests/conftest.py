@@ -23,13 +23,13 @@ if OWN_CACHE:  # true in the first process only: the others inherit it
 import jax  # noqa: E402 (after its flags)
 import pytest  # noqa: E402 (after its flags)
 
-from fedmixtures.kernels.compiling import CACHE_FOLDER, cache_folder  # noqa: E402 (after JAX's flags)
+from fedmixtures.kernels.compiling import FOLDER, cache_folder  # noqa: E402 (after JAX's flags)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 3)
 jax.devices()  # from now on the number stays
 if (folder := cache_folder()) is not None:
-    jax.config.update(CACHE_FOLDER, str(folder))
+    jax.config.update(FOLDER, str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects, and few cycles

@@ -39,7 +39,7 @@ CPU_OPTIONS: dict[str, Any] = {
     "xla_cpu_enable_fast_min_max": False,
     "xla_cpu_prefer_vector_width": 512,
 }
-CACHE_FOLDER = "jax_compilation_cache_dir"
+FOLDER = "jax_compilation_cache_dir"
 CACHE_SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,  # our programs are many and small
     "jax_persistent_cache_min_entry_size_bytes": 0,
@@ -155,7 +155,7 @@ def compilation_cache() -> Iterator[None]:
     Only where JAX has no such folder set already; JAX's settings outside the block stay as they
     are. ``FEDMIXTURES_CACHE=off`` switches it off, any other value names another folder.
     """
-    folder = None if getattr(jax.config, CACHE_FOLDER) else cache_folder()
+    folder = None if getattr(jax.config, FOLDER) else cache_folder()
     if folder is None:
         yield
         return
@@ -163,13 +163,13 @@ def compilation_cache() -> Iterator[None]:
 
     before = {name: getattr(jax.config, name) for name in CACHE_SETTINGS}
     try:
-        jax.config.update(CACHE_FOLDER, str(folder))
+        jax.config.update(FOLDER, str(folder))
         for name, value in CACHE_SETTINGS.items():
             jax.config.update(name, value)
         jax_cache.reset_cache()  # JAX decides once whether there is a cache
         yield
     finally:
-        jax.config.update(CACHE_FOLDER, None)
+        jax.config.update(FOLDER, None)
         for name, value in before.items():
             jax.config.update(name, value)
         jax_cache.reset_cache()
