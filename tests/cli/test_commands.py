@@ -134,10 +134,13 @@ def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
     lines = [line.split(",") for line in (files / "data.csv").read_text().splitlines()]
     scaled = [lines[0], *([f"{1000 * float(a):.3f}", s, b] for a, s, b in lines[1:])]
     (files / "big.csv").write_text("\n".join(",".join(line) for line in scaled) + "\n")
-    assert run(f"{SCALED} --out one")[0] == 0
+    code, out, _ = run(f"{SCALED} --out plain")
+    assert code == 0
+    assert "standard deviation" not in out  # rows of order one stay as they are
+    assert run(f"{SCALED} --standardize --out one")[0] == 0
     code, out, err = run(f"{SCALED.replace('data.csv', 'big.csv')} --out two")
     assert code == 0, err
-    assert "sums of squares" in out  # couplings standardise unless told not to
+    assert "divided by its standard deviation" in out  # a spread of thousands is too much
     one, two = fedmixtures.load(files / "one"), fedmixtures.load(files / "two")
     assert two.means_[..., 0] == pytest.approx(1000 * one.means_[..., 0], rel=1e-5)
     assert two.means_[..., 1] == pytest.approx(one.means_[..., 1], rel=1e-5)

@@ -291,6 +291,13 @@ def test_long_names_lose_their_middle():
     assert name.endswith(", ward 103")
 
 
+def test_names_that_would_look_alike_lose_what_they_share():
+    from fedmixtures.report.svg import told_apart
+
+    names = [f"laboratory value number {j} measured at admission" for j in (3, 12)]
+    assert told_apart([*names, "age"]) == ["…number 3…", "…number 12…", "age"]
+
+
 def test_features_that_tell_components_apart_come_first(found):
     """Of twenty features, only number 13 differs between components."""
     n, k = found.theta.weights.shape

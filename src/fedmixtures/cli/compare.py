@@ -94,9 +94,11 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
 
 def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     """One method on one split; one that fails must not cost the others."""
+    from fedmixtures.cli.prepare import standardizes
+
     try:
         method = _method(name, settings)
-        task = task.fitted_by(method, settings.standardizes(method))
+        task = task.fitted_by(method, standardizes(settings, method, task.data))
         return _fit(task, settings, name, repeat)
     except (ValueError, ArithmeticError) as error:
         notes = [f"{name} failed in repeat {repeat + 1}: {error}"]

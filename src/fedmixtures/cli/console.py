@@ -54,10 +54,10 @@ def understood(task: Any, settings: Any, methods: str | None = None) -> None:
         "components": components,
         "method": methods or method_line(task.method, settings),
     }
-    if settings.standardize or (methods is None and settings.standardizes(task.method)):
+    if settings.standardize:
         lines["scale"] = (
             "each feature divided by its standard deviation over all nodes together, for the fit "
-            "alone; between silos that needs every node's count, sums and sums of squares"
+            "alone; between sites `shift` and `scale` of the job do this"
         )
     for name, text in lines.items():
         console.print(f"  [dim]{name:<11}[/dim]", end="")
@@ -77,12 +77,11 @@ def missing_line(table: Any) -> dict[str, str]:
 
 def hint_scale(task: Any, settings: Any) -> None:
     """Say so where features are far from the order of one that step sizes are made for."""
-    from fedmixtures.mixture.moments import column_moments
+    from fedmixtures.cli.prepare import as_they_are
 
-    spread = np.sqrt(column_moments(task.problem.data.rows)[1])
-    far = [f for f, s in zip(task.table.features, spread, strict=True) if not 0.05 <= s <= 20]
-    coupling = hasattr(task.method, "learning_rate")
-    if far and coupling and not settings.standardizes(task.method):
+    good = as_they_are(task.data)
+    far = [f for f, fine in zip(task.table.features, good, strict=True) if not fine]
+    if far and hasattr(task.method, "learning_rate") and not settings.standardize:
         say(
             f"Note: the spread of {_checks.listed(far)} is far from 1, where step sizes and "
             "bandwidths are made for. Leave --no-standardize out.",

@@ -65,7 +65,7 @@ def try_(
     alpha: str | None = None,
     features: str | None = None,
     rounds: int = 20,
-    standardize: Annotated[bool, Parameter(negative="")] = False,
+    standardize: bool | None = None,
     seed: int = 0,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation-try"),
 ) -> None:
@@ -98,7 +98,8 @@ def try_(
     rounds
         Exchanges between sites.
     standardize
-        Shift and scale features by their mean and deviation over all rows of the table.
+        As for `fedmixtures fit`. (Between real sites nobody sees all rows: there the job's `shift`
+        and `scale` do this.)
     seed
         Seeds everything random.
     out

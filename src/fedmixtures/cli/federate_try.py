@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmixtures.cli.console import say, understood
 from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
-from fedmixtures.cli.prepare import Task, prepare
+from fedmixtures.cli.prepare import Task, prepare, standardizes
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.job import Job
@@ -68,6 +68,8 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
         settings = dataclasses.replace(settings, data=("made-up rows",), nodes="site")
     table = dataclasses.replace(table, nodes=np.array([str(label) for label in table.nodes]))
     task = prepare(settings, table)
+    standardize = standardizes(settings, task.method, task.data)
+    settings = dataclasses.replace(settings, standardize=standardize)
     job = job_of(task, settings)
     folder = RunFolder.create(out)
     understood(task, settings)

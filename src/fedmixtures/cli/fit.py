@@ -100,7 +100,7 @@ def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
     from fedmixtures import _checks
     from fedmixtures.cli.console import hint_scale, say, understood
-    from fedmixtures.cli.prepare import choose_automatic, prepare
+    from fedmixtures.cli.prepare import choose_automatic, prepare, standardizes
     from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.estimators.rows import notes_on_columns
     from fedmixtures.io.runs import RunFolder
@@ -108,7 +108,8 @@ def _begin(settings: Any, out: Path) -> None:
     _checks.whole("--rounds", settings.rounds, minimum=0)
     table = settings.read_table()
     task = prepare(settings, table)
-    settings = dataclasses.replace(settings, standardize=settings.standardizes(task.method))
+    standardize = standardizes(settings, task.method, task.data)
+    settings = dataclasses.replace(settings, standardize=standardize)
     settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)

@@ -33,7 +33,7 @@ class FitSettings:
     alpha: str | None = None
     rounds: int = 40
     standardize: bool | None = None
-    """Whether features are divided by their spread; None: for methods with step sizes alone."""
+    """Whether features are divided by their spread; None: where a method's steps need it."""
     holdout: float = 0.2
     pooled: bool = True
     seed: int = 0
@@ -52,11 +52,6 @@ class FitSettings:
                 f"--holdout is {self.holdout:g}. Give the share of rows to hold out, from 0 to "
                 "less than 1."
             )
-
-    def standardizes(self, method: Any) -> bool:
-        """Whether this method sees standardised features: as asked, else where it has steps."""
-        asked = self.standardize
-        return hasattr(method, "learning_rate") if asked is None else asked
 
     def read_table(self) -> Any:
         """The rows, cells of which may be missing."""
@@ -116,8 +111,9 @@ class TableOptions:
         then cannot say whether neighbours helped.
     standardize
         Divide every feature by its standard deviation over all nodes' rows, for the fit alone: the
-        model and all that is shown are in your units. On for the couplings (gtv-...), whose step
-        sizes are made for features of order one, unless --no-standardize; others do not need it.
+        model and all that is shown are in your units. Unless you say, only for the couplings
+        (gtv-...), whose step is made for features of order one, and only where a feature's spread
+        within nodes is below 0.5 or above 10; others do not need it.
     allow_isolated
         Accept nodes that no edge names.
     delimiter

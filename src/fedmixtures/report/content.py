@@ -17,6 +17,7 @@ from fedmixtures.methods.base import Levels
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report import neighbours, planes
 from fedmixtures.report.scores import Scores
+from fedmixtures.report.svg import told_apart
 
 MOST_EDGES = 6000
 """Lines in the picture of the network."""
@@ -79,6 +80,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             "edges": found.network.n_edges,
             "components": found.theta.n_components,
             "features": list(found.features),
+            "brief": told_apart(found.features),
             "telling": planes.separation(found.theta).argsort(kind="stable")[::-1].tolist()
             if len(found.features) > 12
             else list(range(len(found.features))),
@@ -289,7 +291,7 @@ def _slider(found: Findings) -> tuple[list[int], list[Mixture]]:
 def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[dict[str, Any]]:
     n, k = found.data.n_nodes, found.theta.n_components
     affordable = int(np.clip(PACKED_NUMBERS // (6 * n * k * len(thetas)), 1, 7))
-    chosen = planes.choose_planes(found.theta, found.features, affordable)
+    chosen = planes.choose_planes(found.theta, told_apart(found.features), affordable)
     grid = int(np.clip(np.sqrt(DENSITY_CELLS / (n * len(chosen))), 20, 56))
     views = []
     for plane in chosen:

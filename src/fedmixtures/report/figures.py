@@ -19,6 +19,7 @@ from fedmixtures.report.svg import (
     padded,
     shortened,
     tick_text,
+    told_apart,
 )
 
 WIDTH = 720.0
@@ -108,11 +109,11 @@ def missing(content: dict[str, Any], width: Number = WIDTH) -> str:
     left, right, step = 150.0, width - 46.0, 16.0
     column = min((right - left) / len(order), 24.0)
     body = []
-    for row, (name, of_all) in enumerate(zip(names, found["of_feature"], strict=True)):
-        top = row * step
+    for row, (name, short) in enumerate(zip(names, told_apart(names, 22), strict=True)):
+        top, of_all = row * step, percent(found["of_feature"][row])
         body.append(f"<g><title>{escape(name)}</title>")
-        body.append(label(left - 8, top + 12, shortened(name, 22), "name", "end") + "</g>")
-        body.append(label(width, top + 12, percent(of_all), "axis", "end"))
+        body.append(label(left - 8, top + 12, short, "name", "end") + "</g>")
+        body.append(label(width, top + 12, of_all, "axis", "end"))
         for place, i in enumerate(order):
             if shares[i, row] > 0:
                 words = escape(f"{content['nodes']['label'][i]}: {percent(shares[i, row])}")

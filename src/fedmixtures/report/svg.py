@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from os.path import commonprefix
 
 Number = float | int
 
@@ -65,6 +66,20 @@ def shortened(name: str, most: int = 24) -> str:
         return name
     tail = (most - 1) // 2
     return f"{name[: most - 1 - tail]}…{name[-tail:]}"
+
+
+def told_apart(names: Sequence[str], most: int = 24) -> list[str]:
+    """Names of at most so many letters; those that would look alike lose what they share."""
+    short = {name: shortened(name, most) for name in names}
+    for look in set(short.values()):
+        alike = [name for name in short if short[name] == look]
+        if len(alike) > 1:
+            head, tail = commonprefix(alike), commonprefix([name[::-1] for name in alike])[::-1]
+            first = head.rstrip().rfind(" ") + 1  # the last word they share stays
+            last = len(tail) - max(tail.find(" "), 0)
+            for name in alike:
+                short[name] = shortened(f"…{name[first : len(name) - last]}…", most)
+    return [short[name] for name in names]
 
 
 def line(points: Sequence[tuple[Number, Number]]) -> str:

@@ -65,12 +65,9 @@ class _Rows:
     """How likely every row is under each level, as a share of the likeliest."""
 
     def __init__(self, nodes: Nodes, density: np.ndarray):
-        real = nodes.count > 0
-        table = usable(density)[:, real].T
-        self.relative = np.exp(table - table.max(1, keepdims=True))  # (rows, levels)
-        self.count = nodes.count[real][:, None]
-        self.node = np.repeat(nodes.node_of, real.sum(1))
-        self.first = np.searchsorted(self.node, np.arange(nodes.n))
+        table = usable(density)
+        self.relative = np.exp(table - table.max(0))  # (levels, tiles, rows)
+        self.count, self.node_of, self.first = nodes.count, nodes.node_of, nodes.table.first
 
     def fitted(self, network: np.ndarray, found: np.ndarray, n_steps: int) -> np.ndarray:
         """EM of every node's own weights from `found`, shrunk to the network's."""
@@ -81,9 +78,10 @@ class _Rows:
 
     def shares(self, by_node: np.ndarray) -> np.ndarray:
         """(nodes, levels) rows that each level explains, under these weights."""
-        joint = self.relative * by_node[self.node]
-        joint *= self.count / joint.sum(1, keepdims=True)
-        return np.add.reduceat(joint, self.first)
+        weight = by_node.T[:, self.node_of]
+        factor = self.count / np.einsum("ltr,lt->tr", self.relative, weight)
+        by_tile = weight * np.einsum("ltr,tr->lt", self.relative, factor)
+        return np.add.reduceat(by_tile, self.first, axis=1).T
 
 
 def _first(total: dict[str, np.ndarray]) -> np.ndarray:
