@@ -92,7 +92,7 @@ class EMFits(EMMethod, OneShot):
         ``"sklearn"`` is the paper's. ``"jax"`` runs the fits of all nodes and starts together; it
         alone knows fractional sample weights and a prior, and is taken where cells are missing.
     reg_covar, prior
-        As for every `EMMethod`.
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
 
     n_init: int = 5
