@@ -136,7 +136,8 @@ class TableOptions:
 
     def settings(self, data: tuple[str, ...], **more: Any) -> FitSettings:
         """With the data and what a command has of its own."""
-        return FitSettings(**asdict(self) | {"features": names(self.features)} | more, data=data)
+        given: dict[str, Any] = asdict(self) | {"features": names(self.features)} | more
+        return FitSettings(**given, data=data)
 
 
 UNLESS_GIVEN = TableOptions()
