@@ -3,7 +3,8 @@
 # pyproject.toml or constraints.txt changed. Another Python: make test PYTHON=python3.13
 
 PYTHON ?= python3
-PYTEST_ARGS ?= -n 2 --dist worksteal
+# For two cores: some tests wait for other processes.
+PYTEST_ARGS ?= -n 3 --dist worksteal
 FRAMES ?= 100000
 KILLS ?= 20
 BIN := .venv/bin

@@ -23,7 +23,7 @@ for feature in $numpy; do
   case " $has " in *" $feature "*) off="$off $feature" ;; esac
 done
 
-export XLA_FLAGS="${XLA_FLAGS:-} --xla_cpu_max_isa=$isa"
+export XLA_FLAGS="${XLA_FLAGS:-} --xla_cpu_max_isa=$isa --xla_backend_optimization_level=1"
 export OPENBLAS_CORETYPE=$blas OPENBLAS_NUM_THREADS=$threads OMP_NUM_THREADS=$threads
 if [ -n "$off" ]; then export NPY_DISABLE_CPU_FEATURES="${off# }"; fi
 echo "as a processor with $isa, $threads thread(s); NumPy without:${off:- nothing}" >&2

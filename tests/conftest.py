@@ -7,10 +7,13 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-# Most of the time goes into compiling: fewer passes of LLVM save a seventh of it, and the old way
-# of fusing a third (kernels.compiling says more). JAX 0.11 no longer has the latter, and XLA ends
-# the process at a flag that it does not know.
-flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
+# Most of the time goes into compiling. Programs that are not optimised, in one piece, take half of
+# it, and the old way of fusing saves a third (kernels.compiling says more). as_processor.sh asks
+# for optimised ones, since those round in other ways. XLA ends the process at a flag that it does
+# not know, and JAX 0.11 no longer has the last.
+flags = os.environ.get("XLA_FLAGS", "")
+if "optimization_level" not in flags:
+    flags += " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
     flags += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = flags
@@ -34,7 +37,12 @@ if (folder := cache_folder()) is not None:
 
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects, and few cycles
 
-MAPS, MOST_MAPS = Path("/proc/self/maps"), 25_000
+MAPS, MOST_MAPS = Path("/proc/self/maps"), 40_000
+
+
+def pytest_collection_modifyitems(items):
+    """What mostly waits for other processes begins first."""
+    items.sort(key=lambda item: item.get_closest_marker("deployed") is None)
 
 
 def pytest_unconfigure():

@@ -129,6 +129,19 @@ def test_nodes_spread_over_devices_give_the_same_numbers(fitted, run):
     assert not (folder.parent / "no").exists()
 
 
+def test_nodes_far_apart_do_not_make_a_feature_wide():
+    """What counts is the spread within nodes: that between them says nothing of components."""
+    from fedmixtures.cli.prepare import as_they_are
+    from fedmixtures.data.node_data import NodeData
+
+    nodes = np.repeat(np.arange(3), 40)
+    rows = (
+        np.random.default_rng(0).normal(size=(120, 3)) * [1.0, 0.1, 30.0] + 500.0 * nodes[:, None]
+    )
+    rows[::7, 0] = np.nan
+    assert as_they_are(NodeData.from_rows(rows, nodes)).tolist() == [True, False, False]
+
+
 def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
     """A column times 1000 changes nothing but its units, if the scale is divided out."""
     lines = [line.split(",") for line in (files / "data.csv").read_text().splitlines()]
@@ -387,34 +400,37 @@ def test_diverging_fits_are_told_and_kept(run, files):
     assert "diverged in round" in (files / "run" / "report.html").read_text()
 
 
-def fit_process(files, command: str, stop: int | None = None) -> tuple[int, str]:
-    """A fit in a process of its own; `stop` is sent as soon as some rounds are on disk."""
-    script = "import sys; from fedmixtures.cli.main import main; sys.exit(main())"
-    printed = files / "printed.txt"
-    with printed.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, *command.split()],
-            cwd=files,
-            env=os.environ | {"COLUMNS": "200"},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-        checkpoint = files / command.split()[-1] / "checkpoint.safetensors"
-        while stop and not checkpoint.is_file() and process.poll() is None:
-            time.sleep(0.01)
-        if stop:
-            process.send_signal(stop)
-        code = process.wait(600)
-    return code, printed.read_text()
+LONG = FIT.replace("--rounds 6", "--rounds 20")
+STOPPED = """
+import signal, sys
+from fedmixtures.cli import fitting
+from fedmixtures.cli.main import main
+
+def write(*args, write=fitting.write_checkpoint):
+    write(*args)
+    signal.raise_signal(int(sys.argv[1]))
+
+fitting.write_checkpoint = write
+sys.exit(main(sys.argv[2:]))
+"""
 
 
-LONG = FIT.replace("--rounds 6", "--rounds 4000")
+def stopped(files, command: str, by: int) -> tuple[int, str]:
+    """A fit in a process of its own, which gets a signal as soon as some rounds are on disk."""
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED, str(int(by)), *command.split()],
+        cwd=files,
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_a_killed_fit_resumes_with_the_same_numbers(run, files):
-    code, out = fit_process(files, f"{LONG} --out whole")
-    assert code == 0, out
-    code, out = fit_process(files, f"{LONG} --out cut", signal.SIGKILL)
+    code, _, err = run(f"{LONG} --out whole")
+    assert code == 0, err
+    code, out = stopped(files, f"{LONG} --out cut", signal.SIGKILL)
     assert code == -signal.SIGKILL, out
     assert not (files / "cut" / "model.safetensors").exists()
     code, _, err = run("fit data.csv --nodes site --k 2 --out cut")
@@ -429,23 +445,25 @@ def test_a_killed_fit_resumes_with_the_same_numbers(run, files):
         assert np.array_equal(getattr(a, name), getattr(b, name))
 
 
-def test_ctrl_c_keeps_the_last_round(run, files):
-    code, out = fit_process(files, f"{LONG} --out cut", signal.SIGINT)
+def test_ctrl_c_keeps_the_last_round(files):
+    code, out = stopped(files, f"{LONG} --out cut", signal.SIGINT)
     assert code == 0, out
     assert "Go on with: fedmixtures fit --resume cut" in out
     reached = fedmixtures.load(files / "cut").n_iter_
-    assert 0 < reached < 4000
+    assert 0 < reached < 20
     assert len(RunFolder(files / "cut").read_history()) == reached + 1
     assert "stopped early" in (files / "cut" / "report.html").read_text()
 
 
 def test_demo(run, tmp_path):
+    from fedmixtures.cli.fitting import replace_demo
+
     code, out, err = run("demo --out shown")
     assert code == 0, err
     assert "own data only" in out
     assert "all rows pooled" in out
     assert (tmp_path / "shown" / "report.html").is_file()
-    assert run("demo --out shown")[0] == 0  # a former demo is replaced
+    assert replace_demo(tmp_path / "shown").path == tmp_path / "shown"  # a former demo
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     code, _, err = run("demo --out mine")

@@ -8,7 +8,8 @@ vectorises and fuses anywhere.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +117,12 @@ def double() -> AbstractContextManager:
     return jax.enable_x64(True)
 
 
-def precision(dtype: str) -> AbstractContextManager:
-    """Compute in `dtype`, ``"float64"`` or ``"float32"``, inside this block."""
-    return jax.enable_x64(dtype == "float64")
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """Compute in `dtype`, ``"float64"`` or ``"float32"``, inside this block.
+
+    Products of matrices too: a GPU would round the factors of those in float32 to ten bits, and
+    covariances would not be symmetric.
+    """
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+        yield

@@ -296,7 +296,7 @@
   }
 
   function fill(select, names, chosen) {
-    names.forEach((name, i) => select.add(new Option(brief(name, 30), i)));
+    names.forEach((name, i) => select.add(new Option(brief(name, 26), i)));
     select.addEventListener("change", () => chosen(Number(select.value)));
   }
   fill(byId("pick"), nodes.label, (i) => pick(i));

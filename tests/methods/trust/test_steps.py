@@ -14,6 +14,7 @@ from fedmixtures.graph.convert import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.conversation import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh
+from fedmixtures.methods.trust_then_pool.listen import inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
@@ -262,6 +263,30 @@ def test_the_strength_is_the_one_that_foretells_best(nodes, own, other):
     assert (score(level) > score(alone) + 1e-6) == (other > 8.0)
 
 
+def communities(edges, gain=0.1):
+    """The edges between nodes of one row that `inside` keeps, all of them live from both ends."""
+    labels = range(1 + max(map(max, edges)))
+    data = NodeData.from_rows(np.zeros((len(labels), 1)), labels)
+    block = a_block(data, [(*edge, 1.0) for edge in edges])
+    live = np.ones(len(block.receiver), dtype=bool)
+    kept = drive(inside(block, live, np.full(len(live), gain)), InProcess(block))
+    ends = zip(block.receiver[kept], block.sender[kept], strict=True)
+    return {(int(a), int(b)) for a, b in ends if a < b}
+
+
+def test_one_edge_by_chance_does_not_join_two_groups():
+    clique = [(a, b) for a in range(5) for b in range(a)]
+    inner = {tuple(sorted(e)) for e in clique} | {(b + 5, a + 5) for a, b in clique}
+    assert communities([*inner, (0, 5)]) == inner
+
+
+@pytest.mark.parametrize(
+    "edges", [[(0, i) for i in range(1, 8)], [(i, i + 1) for i in range(7)]], ids=["star", "chain"]
+)
+def test_stars_and_chains_stay_whole(edges):
+    assert communities(edges) == set(edges)
+
+
 def test_bad_totals_are_seen():
     good = Statistics(np.zeros(1), np.ones((1, 2)), np.zeros((1, 2, 2)), np.ones((1, 2, 2, 2)))
     assert sound(good).all()
@@ -317,6 +342,8 @@ def test_blocks_are_found_and_weighed(solution):
     group = solution.account.nodes["group"]
     assert len(set(group[:3])) == len(set(group[3:])) == 1
     assert group[0] != group[3]
+    edges = solution.account.edges
+    assert not (edges["cut"] & edges["trusted"]).any()
     levels = solution.levels
     np.testing.assert_allclose(levels.weights.sum(1), 1)
     shared = levels.weights[:, [levels.names.index(n) for n in ("group", "near")]].sum(1)

@@ -152,7 +152,8 @@ class TrustThenPool(Conversation):
         gain = gains(nodes, own, personal, heard, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
-        live = yield from inside(block, listens & returned, gain.mean)
+        both = listens & returned
+        live = yield from inside(block, both, gain.mean)
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
@@ -166,7 +167,7 @@ class TrustThenPool(Conversation):
         return replace(
             self._weighed(nodes, units, found, density, weight),
             nodes={"group": groups.label, "size": groups.size, "nu": sums[0].nu},
-            edges={"gain": gain.mean, "listens": listens, "trusted": live},
+            edges={"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live},
         )
 
     def join(self, block: Block, levels: Levels, rows: np.ndarray, account: Account) -> Outcome:
