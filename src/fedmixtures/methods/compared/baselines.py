@@ -300,6 +300,13 @@ class Local(EMFits):
         fits = self.fit_nodes(data, n_components, theta, seed)
         return Outcome(Mixture.stack(fits.mixtures), fits.message(self.max_iter))
 
+    def mixtures(
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+    ) -> Mixture:
+        """The fits as where another method starts, in place of `KMeansStart`."""
+        del default_ridge  # `reg_covar` is its own
+        return self.fit(data, n_components, None, seed).theta
+
 
 class Centralized(EMFits):
     """An ordinary Gaussian mixture of all nodes' rows (scikit-learn's, as in the paper).
