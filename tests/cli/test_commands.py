@@ -129,6 +129,19 @@ def test_nodes_spread_over_devices_give_the_same_numbers(fitted, run):
     assert not (folder.parent / "no").exists()
 
 
+def test_nodes_far_apart_do_not_make_a_feature_wide():
+    """What counts is the spread within nodes: that between them says nothing of components."""
+    from fedmixtures.cli.prepare import as_they_are
+    from fedmixtures.data.node_data import NodeData
+
+    nodes = np.repeat(np.arange(3), 40)
+    rows = (
+        np.random.default_rng(0).normal(size=(120, 3)) * [1.0, 0.1, 30.0] + 500.0 * nodes[:, None]
+    )
+    rows[::7, 0] = np.nan
+    assert as_they_are(NodeData.from_rows(rows, nodes)).tolist() == [True, False, False]
+
+
 def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
     """A column times 1000 changes nothing but its units, if the scale is divided out."""
     lines = [line.split(",") for line in (files / "data.csv").read_text().splitlines()]

@@ -62,7 +62,7 @@ def test_all_members_come_to_the_same_end(finished):
     rounds = {reply.head["round"] for reply in exchange.replies.values()}
     assert len(rounds) == 1
     sessions = [node.sessions[job.key] for node in sites.nodes.values()]
-    assert len({tuple(sorted(session.seen.values())) for session in sessions}) == 1
+    assert len({tuple(sorted(session.requests.sums.seen.values())) for session in sessions}) == 1
     assert all(np.isfinite(part).all() for m in sites.results(job).values() for part in m.parts)
 
 

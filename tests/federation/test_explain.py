@@ -77,3 +77,19 @@ def test_sums_are_explained(page, monkeypatch):
     assert "its part of sums of statistics over at least three sites" in text
     assert "parts of at most 40 sums over the same members" in text
     assert "'trust-then-pool' is not among those allowed" in text
+
+
+def test_private_sums_are_explained(page, monkeypatch):
+    from fedmixtures.federation.node.job_program import DANGER
+
+    monkeypatch.setenv(DANGER, "yes")
+    job = JOB.replace('method = "gtv-mmd"', 'method = "trust"').replace("40", "10")
+    site = SITE + 'couplings = ["trust-then-pool"]\n[privacy]\nepsilon = 3.0\n'
+    text = " ".join(page(site, job + "privacy = { clip = 3.0, noise = 5.0 }\n").split())
+    assert "allowed by this site's file" in text
+    assert "10 noisy sums" in text
+    assert "its part of sums of clipped statistics over all sites, with noise; no model." in text
+    assert "How often parts of 10 sums. To whom all members of the sum" in text
+    assert "even if 1 of the 3 sites give theirs away" in text
+    assert "Its sums alone cost epsilon 2.59 at delta 1e-05." in text
+    assert "REFUSED" in page(site, job)  # with [privacy] no other job is run

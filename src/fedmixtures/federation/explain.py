@@ -12,6 +12,8 @@ import numpy as np
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases
 from fedmixtures.federation.node.job_program import coupling_of, program_of
+from fedmixtures.federation.node.ledger import spent
+from fedmixtures.federation.node.release import colluders
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.mixture.covariance_types import TYPES
 
@@ -40,7 +42,7 @@ def explain(job: Job, config: SiteConfig) -> str:
         *_entry("Budget", _budget(job, config)),
         "",
         "WHO LEARNS WHAT",
-        *_entry("Neighbours", "the models above, and that this site is there."),
+        *_entry("Neighbours", f"{_heard(job)}, and that this site is there."),
         *_entry(
             "Hub", "that this site takes part, the round it has reached, for whom it waits, whose "
             "messages it refused; sizes and times of boxes, which are all of one size. No model.",
@@ -48,6 +50,10 @@ def explain(job: Job, config: SiteConfig) -> str:
         *_entry("Nobody", "rows, row counts, losses."),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _heard(job: Job) -> str:
+    return "the totals of the sums" if _in_sums(job) else "the models above"
 
 
 def _entry(name: str, text: str) -> list[str]:
@@ -73,8 +79,9 @@ def _method(job: Job) -> str:
     start = (
         "a public start, the same everywhere" if job.privacy else "a k-means start from its rows"
     )
+    rounds = "noisy sums" if _in_sums(job) else "rounds"
     return (
-        f"{method['class']}{kind}, {job.n_rounds} rounds, {job.most_components} components, seed "
+        f"{method['class']}{kind}, {job.n_rounds} {rounds}, {job.most_components} components, seed "
         f"{job.seed}, from {start}. All of this is in the signed part."
     )
 
@@ -91,7 +98,14 @@ def _whose(config: SiteConfig) -> str:
     return f"people counted by the column {config.person!r}"
 
 
+def _in_sums(job: Job) -> bool:
+    """Whether nothing but sums with noise leaves."""
+    return job.needs_all and job.privacy is not None
+
+
 def _what(job: Job, d: int) -> str:
+    if _in_sums(job):
+        return "its part of sums of clipped statistics over all sites, with noise; no model."
     k, kind = job.most_components, job.method["fields"].get("covariance_type", "full")
     numbers = k + k * d + TYPES[kind].compact(np.zeros((k, d, d))).size
     sums = " And its part of sums of statistics over at least three sites." if job.needs_all else ""
@@ -106,6 +120,8 @@ def _models(job: Job) -> int:
 
 
 def _how_often(job: Job, config: SiteConfig) -> str:
+    if _in_sums(job):
+        return f"parts of {job.n_rounds} sums."
     if job.needs_all:
         return (
             f"the mixture once; parts of at most {config.releases.max_sums} sums over the same "
@@ -118,10 +134,11 @@ def _how_often(job: Job, config: SiteConfig) -> str:
 
 def _to_whom(job: Job, config: SiteConfig, neighbours: list[str]) -> str:
     sealed = f"{', '.join(neighbours) or 'nobody'}; sealed, each for one of them alone."
-    if job.needs_all:
-        sealed += (
-            " Parts of sums: all members of the sum, under masks that only the total takes off."
-        )
+    parts = "all members of the sum, under masks that only the total takes off."
+    if _in_sums(job):
+        sealed = parts
+    elif job.needs_all:
+        sealed += f" Parts of sums: {parts}"
     if job.collector is None:
         return f"{sealed} Nobody collects the final model."
     if config.limits.share_result:
@@ -133,6 +150,14 @@ def _rule(job: Job, config: SiteConfig, d: int) -> str:
     if job.privacy is not None:
         noise, clip = job.privacy["noise"], job.privacy["clip"]
         unit = "row" if config.person is None else "person"
+        if job.needs_all:
+            n = len(job.sites)
+            return (
+                f"differential privacy: what one {unit} adds to a sum is cut to the length of the "
+                f"root of 3, and every total gets Gaussian noise of at least {noise:g} times what "
+                f"one {unit} can move it by, even if {colluders(n)} of the {n} sites give theirs "
+                "away."
+            )
         return (
             f"differential privacy: each {unit}'s gradient is shortened to {clip:g}, and the mean "
             f"gets Gaussian noise of {noise:g} times what one {unit} can move it by, in every step."
@@ -160,6 +185,9 @@ def _budget(job: Job, config: SiteConfig) -> str:
         f"{config.releases.max_models})."
     )
     if job.privacy is not None:
+        if _in_sums(job):
+            cost = spent(((job.privacy["noise"], job.n_rounds),), config.privacy.delta)
+            text += f" Its sums alone cost epsilon {cost:.2f} at delta {config.privacy.delta:g}."
         text += f" Epsilon in all jobs together: at most {config.privacy.epsilon:g}."
     return text
 

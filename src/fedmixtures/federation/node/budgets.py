@@ -117,15 +117,24 @@ class Sums:
     def __init__(self, account: LockedRecord, most: int, data_set: str):
         self.account, self.most, self.data_set = account, most, data_set
 
-    def enter(self, job: str, members: frozenset[str], number: str, cost: int) -> None:
-        """Sum `number` of a job is about to take place; the same one again costs nothing."""
+    def knows(self, job: str, members: frozenset[str], number: tuple[int, int]) -> bool:
+        """Whether a sum has been entered."""
+        sets = self.account.read().get(self.data_set, {})
+        return _text(number) in sets.get("|".join(sorted(members)), {}).get(job, {})
+
+    def enter(self, job: str, members: frozenset[str], number: tuple[int, int], cost: int) -> None:
+        """A sum of a job, by exchange and attempt, is about to take place; again it is free."""
         with self.account.locked() as content:
             sets = content.setdefault(self.data_set, {})
             OpenedSets([frozenset(known.split("|")) for known in sets]).admit(members)
             sums = sets.setdefault("|".join(sorted(members)), {}).setdefault(job, {})
-            sums.setdefault(number, cost)
+            sums.setdefault(_text(number), cost)
             if sum(sums.values()) > self.most:
                 raise BudgetSpent(
                     f"the job asks for more than {self.most} sums over the same members, which is "
                     "all that the site allows (max_sums)"
                 )
+
+
+def _text(number: tuple[int, int]) -> str:
+    return ".".join(map(str, number))

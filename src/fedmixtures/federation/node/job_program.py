@@ -12,7 +12,9 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.base import AbstractDiscrepancy
 from fedmixtures.federation.job import Job, JobError
+from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
+from fedmixtures.federation.node.private_pool import PrivatePool
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.io.storage import decode, encode
 from fedmixtures.methods.base import Method
@@ -29,6 +31,7 @@ DANGER = "FEDMIXTURES_ALLOW_UNATTACKED_SUMS"
 ``yes``, at every site and where the job is made; for tests on made-up rows."""
 BOUNDS = FeasibleSet(min_weight=1e-9, max_mean_norm=1e6, min_variance=1e-9, max_variance=1e9)
 """Of mixtures of a method that has none, before they reach arithmetic: in units of order one."""
+Program = GTVMin | TrustThenPool | PrivatePool
 MOST_STEPS, MOST_SAMPLES, MOST_PARTS = 10_000, 100_000, 64
 
 
@@ -52,7 +55,7 @@ def decoded(plain: Any, kind: type, what: str) -> Any:
     return value
 
 
-def program_of(job: Job) -> GTVMin | TrustThenPool:
+def program_of(job: Job) -> Program:
     """The program of a job, checked for what a silo can run."""
     method = decoded(job.method, Method, "method")
     name = type(method).__name__
@@ -83,7 +86,7 @@ def program_of(job: Job) -> GTVMin | TrustThenPool:
     return PrivateGTVMin.of(program, job.privacy["clip"], job.privacy["noise"])
 
 
-def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool:
+def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool | PrivatePool:
     """Trust-then-Pool, as far as sites open its sums."""
     if os.environ.get(DANGER) != "yes":
         raise JobError(
@@ -93,9 +96,12 @@ def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool:
         )
     if len(set(job.n_components.values())) > 1:
         raise JobError("Trust-then-Pool has as many components at every site")
-    if job.privacy is not None:
-        raise JobError("differential privacy is for GTVMin, not TrustThenPool")
-    return method
+    if job.privacy is None:
+        return method
+    if len(job.sites) < SMALLEST_GROUP:
+        raise JobError(f"a private sum is over at least {SMALLEST_GROUP} sites")
+    kind = {"covariance_type": method.covariance_type}
+    return PrivatePool(method, job.privacy["clip"], job.privacy["noise"], job.n_rounds, **kind)
 
 
 def models_of(program: Method, job: Job) -> int:
@@ -103,7 +109,7 @@ def models_of(program: Method, job: Job) -> int:
     return job.releases if isinstance(program, GTVMin) else 2
 
 
-def partners_of(program: GTVMin | TrustThenPool, job: Job, site: str) -> list[str]:
+def partners_of(program: Program, job: Job, site: str) -> list[str]:
     """Sites that messages of this one may go to: neighbours, and members of a sum."""
     everybody = [name for name in job.sites if name != site]
     return sorted(job.neighbours(site)) if isinstance(program, GTVMin) else everybody
@@ -120,9 +126,9 @@ def _check_sizes(program: GTVMin) -> None:
             raise JobError(f"there are more than {MOST_PARTS} bandwidths")
 
 
-def coupling_of(program: GTVMin | TrustThenPool) -> str:
+def coupling_of(program: Program) -> str:
     """The name a site's list of allowed couplings knows it by."""
-    if isinstance(program, TrustThenPool):
+    if isinstance(program, Conversation):
         return "trust-then-pool"
     return type(program.discrepancy).__name__.lower()
 
@@ -136,9 +142,9 @@ def feasible_of(program: GTVMin | Conversation) -> FeasibleSet:
     return program.feasible
 
 
-def may_merge(program: GTVMin | TrustThenPool) -> bool:
+def may_merge(program: Program) -> bool:
     """Whether a mixture may lose a component on its way out."""
-    return isinstance(program, TrustThenPool) or not program.discrepancy.needs_equal_components
+    return isinstance(program, Conversation) or not program.discrepancy.needs_equal_components
 
 
 def private_round(job: Job, program: GTVMin) -> tuple[float, int]:

@@ -54,7 +54,7 @@ class Node:
         secret = key.secret(f"rounding {config.data_set}")
         sums = Sums(account("sums"), config.releases.max_sums, config.data_set)
         self.point = ReleasePoint(
-            config.name, key, roster, config.gate, self.releases, sums, secret
+            config.name, key, roster, config.gate, self.releases, sums, self.ledger, secret
         )
         self.sessions: OrderedDict[str, AnySession] = OrderedDict()
 

@@ -6,20 +6,24 @@ without a rule in `RULES` cannot leave.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedmixtures.federation.masked_sums import SumName, masked
+from fedmixtures.federation.masked_sums import SumName, from_fixed, masked, to_fixed
 from fedmixtures.federation.node.budgets import Releases, Sums
-from fedmixtures.federation.node.conversation_session import ConversationSession, SumShare
+from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, GateRefusal
 from fedmixtures.federation.node.job_program import may_merge
-from fedmixtures.federation.node.rounding import rounded, to_grid, uniform
+from fedmixtures.federation.node.ledger import Ledger
+from fedmixtures.federation.node.private_pool import SENSITIVITY
+from fedmixtures.federation.node.rounding import normal, rounded, to_grid, uniform
 from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.store import digest
+from fedmixtures.federation.node.summing import NoisyShare, SumShare
 from fedmixtures.federation.wire.message import (
     MaskedShare,
     Message,
@@ -47,16 +51,18 @@ class ReleasePoint:
 
     def __init__(
         self, site: str, key: SiteKey, roster: Roster, gate: Gate, releases: Releases, sums: Sums,
-        secret: bytes,
+        ledger: Ledger, secret: bytes,
     ):  # fmt: skip
         self.site, self.key, self.roster, self.gate = site, key, roster, gate
-        self.releases, self.sums, self.secret = releases, sums, secret
+        self.releases, self.sums, self.ledger, self.secret = releases, sums, ledger, secret
 
     def passed(self, message: object, session: Any) -> Clearance:
         """The message as far as its rule lets it through."""
         rule = RULES.get(type(message))
         if rule is None:
             raise GateRefusal(f"the release gate knows no {type(message).__name__}")
+        if session.job.privacy is not None and type(message) not in PRIVATE:
+            raise GateRefusal(f"a private job sends no {type(message).__name__}")
         allowed, merged = rule(self, message, session)
         content = encode_message(allowed, session.feasible.covariance_type)
         return Clearance(allowed, content, merged)
@@ -144,20 +150,53 @@ def _whole(point: ReleasePoint, message: Whole, session: Any) -> tuple[Message, 
 
 def _share(point: ReleasePoint, share: SumShare, session: Any) -> tuple[Message, int]:
     """Rounded, then masked: nobody sees more than the sum over all members."""
-    point.sums.enter(
-        session.fingerprint, share.members, f"{share.number}.{share.attempt}", share.cost
-    )
+    point.sums.enter(session.fingerprint, share.members, _number(session), share.cost)
     d = len(session.job.features)
     errors = point.gate.rounding * np.sqrt(point.gate.threshold(d)) * share.coarseness
     values = to_grid(share.values, errors, uniform(point.secret, len(share.values)))
-    others = share.members - {point.site}
+    return _masked(point, share, values, session), 0
+
+
+def _noisy(point: ReleasePoint, share: NoisyShare, session: Any) -> tuple[Message, int]:
+    """Noise, then masks; charged once.
+
+    The noise of any members but `colluders` makes up what the ledger is charged for. It is secret
+    and always the same for the same share, so that a share that is sent again tells nothing new.
+    """
+    noise, number = session.job.privacy["noise"], _number(session)
+    if not point.sums.knows(session.fingerprint, share.members, number):
+        point.ledger.charge(noise, 1)
+    point.sums.enter(session.fingerprint, share.members, number, 1)
+    n = len(share.members)
+    deviation = noise * SENSITIVITY / np.sqrt(n - colluders(n))
+    said = [session.fingerprint, *map(str, number), *sorted(share.members)]
+    content = point.secret + "|".join(said).encode() + share.values.tobytes()
+    drawn = deviation * normal(hashlib.sha256(content).digest(), len(share.values))
+    # A whole number added to a whole number: no trace of either is left in low bits.
+    values = from_fixed(to_fixed(share.values)) + from_fixed(to_fixed(drawn))
+    return _masked(point, share, values, session), 0
+
+
+def colluders(n: int) -> int:
+    """Members whose noise a private sum of `n` can do without: fewer than half."""
+    return (n - 1) // 2
+
+
+def _number(session: Any) -> tuple[int, int]:
+    """By the exchange, which all members are in: not all of them have been in the same sums."""
+    return session.reached, session.attempt
+
+
+def _masked(
+    point: ReleasePoint, share: SumShare | NoisyShare, values: np.ndarray, session: Any
+) -> MaskedShare:
     context = b"fedmixtures masks v1" + session.job.key.encode()
     secrets = {
-        name: point.key.shared(point.roster.sealing_key(name, "site"), context) for name in others
+        name: point.key.shared(point.roster.sealing_key(name, "site"), context)
+        for name in share.members - {point.site}
     }
-    members = tuple(sorted(share.members))
-    name = SumName(session.job.key, share.number, share.attempt, members)
-    return MaskedShare(masked(values, point.site, secrets, name), share.seen), 0
+    name = SumName(session.job.key, *_number(session), tuple(sorted(share.members)))
+    return MaskedShare(masked(values, point.site, secrets, name), share.seen)
 
 
 RULES: dict[type, Callable[..., tuple[Message, int]]] = {
@@ -165,5 +204,8 @@ RULES: dict[type, Callable[..., tuple[Message, int]]] = {
     PrivateModelMessage: _private,
     Whole: _whole,
     SumShare: _share,
+    NoisyShare: _noisy,
 }
 """By which rule each type of message leaves."""
+PRIVATE = (PrivateModelMessage, NoisyShare)
+"""All that leaves in a job with differential privacy."""

@@ -75,3 +75,10 @@ def uniform(secret: bytes, n: int) -> np.ndarray:
     """`n` uniform numbers in [0, 1) from 32 secret bytes, always the same."""
     stream = Cipher(ChaCha20(secret, bytes(16)), mode=None).encryptor().update(bytes(8 * n))
     return (np.frombuffer(stream, "<u8") >> np.uint64(11)) * 2.0**-53
+
+
+def normal(secret: bytes, n: int) -> np.ndarray:
+    """`n` standard normal numbers from 32 secret bytes, always the same."""
+    from scipy.special import ndtri
+
+    return ndtri(uniform(secret, n) + 2.0**-54)
