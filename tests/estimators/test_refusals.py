@@ -30,7 +30,7 @@ def refused(case, message, *, X=None, nodes=None, sample_weight=None, **options)
         ({"report_every": 0}, "`report_every` is 0. Give a whole number of at least 1"),
         ({"method": "gtv-mdm"}, r"`method` is 'gtv-mdm'. Choose from .* Did you mean 'gtv-mmd'\?"),
         ({"method": 3}, r"`method` is 3. Give one of .*, or an object such as GTVMin\(MMD\(\)"),
-        ({"init": "kmean"}, r"`init` is 'kmean'. Choose from kmeans, local. Did you mean 'kmeans'\?"),
+        ({"init": "kmean"}, "is 'kmean'. Choose from kmeans, local. Did you mean 'kmeans'"),
         ({"init": 3}, r"`init` is 3. Give 'kmeans', 'local', KMeansStart\(...\), Local\("),
         ({"random_state": "x"}, "cannot be used to seed"),
         ({"graph": "knn:x"}, "`graph` is 'knn:x'. Write 'knn' or, say, 'knn:5'"),
