@@ -393,6 +393,16 @@ def test_without_a_graph_no_gain_is_claimed(run, files, method):
     assert content["scores"]["gain"] == [None] * 3
 
 
+@pytest.mark.parametrize(
+    ("method", "to"), [("fedem", "a hub, which"), ("gtv-mmd", "the neighbours, and")]
+)
+def test_the_page_says_who_received_what(run, files, method, to):
+    assert run(f"{FIT.replace('gtv-mmd', method)} --out run")[0] == 0
+    page = " ".join((files / "run" / "report.html").read_text().split())
+    assert f"Model-sized messages to {to}" in page
+    assert ("to nobody else" in page) == (method == "gtv-mmd")
+
+
 def test_diverging_fits_are_told_and_kept(run, files):
     code, out, err = run(f"{FIT} --set learning_rate=50.0 --out run")
     assert code == 0, err
