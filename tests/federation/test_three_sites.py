@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,7 @@ def test_three_sites_one_killed_and_back(tmp_path, home):
         killed.append([process.pid for process in machine.parties["bergen"].working()])
         machine.parties["bergen"].crash()
 
-    with federation(tmp_path / "fed", rows) as machine:
+    with federation(tmp_path / "fed", rows, prepare=compile_as_here) as machine:
         machine.driver.listener.when(5, kill, n_sites=3)
         # Long deadlines: only a dead site is lost, not one that shares a busy machine.
         record, models = fitted(machine, job, patience=240, start_timeout=240.0)
@@ -43,3 +45,9 @@ def test_three_sites_one_killed_and_back(tmp_path, home):
         expected = alone.mixture(name)
         for one, other in zip(models[name].trimmed().parts, expected.parts, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def compile_as_here(machine):
+    for party in machine.parties.values():
+        flags = f"{party.environment['XLA_FLAGS']} {os.environ['XLA_FLAGS']}"
+        party.environment = {**party.environment, "XLA_FLAGS": flags}

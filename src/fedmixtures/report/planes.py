@@ -49,7 +49,7 @@ class Plane:
         return means, np.asarray(self.axes @ theta.covariances @ self.axes.T)
 
 
-def choose_planes(theta: Mixture, features: list[str], n_planes: int) -> list[Plane]:
+def choose_planes(theta: Mixture, features: Sequence[str], n_planes: int) -> list[Plane]:
     """The plane of two features, or the principal plane of the mixtures and pairs of features.
 
     Directions and windows come from the fitted mixtures, not from rows.
