@@ -45,12 +45,15 @@ unit: .venv/.ready-test  ## The tests that need no other program: no browser, no
 slow: .venv/.ready-test  ## The long tests that `make test` leaves out
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow and not silos"
 
-# Both at once, on one thread each.
+# Both at once, on one thread each; types are checked by the run of all tests.
 # as_processor.sh holds XLA (--xla_cpu_max_isa), NumPy and OpenBLAS back to an instruction set.
+ROUNDING = $(BIN)/python -m pytest -q -n 0 -m rounding -o addopts="-ra --import-mode=importlib" \
+	$$(grep -rl --include="test_*.py" mark.rounding tests)
+
 rounding: .venv/.ready-test  ## Choices between equals, as on older processors
 	@grep -q -m1 sse4_2 /proc/cpuinfo || { echo "note: not an x86 processor, nothing to hold back"; exit 0; }; \
-	tests/as_processor.sh SSE4_2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & first=$$!; \
-	FIRST_CORE=1 tests/as_processor.sh AVX2 1 $(BIN)/python -m pytest -q -n 0 -m rounding & second=$$!; \
+	tests/as_processor.sh SSE4_2 1 $(ROUNDING) & first=$$!; \
+	FIRST_CORE=1 tests/as_processor.sh AVX2 1 $(ROUNDING) & second=$$!; \
 	wait $$first && wait $$second
 
 ISAS = SSE4_2 AVX2 $(shell grep -q -m1 avx512f /proc/cpuinfo && echo AVX512)

@@ -34,10 +34,11 @@ def simulate(folder: Path, job, rows) -> dict:
     write_job(folder / "job", SignedJob.by(COLLECTOR, keys[COLLECTOR], job), len(rows))
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(folder / "job")]
     options = ["-w", str(workspace), "-c", ",".join(rows), "-t", str(len(rows))]
+    flags = f"{os.environ['XLA_FLAGS']} --xla_cpu_multi_thread_eigen=false"
     with open(folder / "simulator.log", "wb") as log:
         subprocess.run(
             command + options, stdout=log, stderr=log, cwd=folder, check=True, timeout=300,
-            env={**os.environ, "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"},
+            env={**os.environ, "XLA_FLAGS": flags},
         )  # fmt: skip
     (outcome,) = workspace.rglob(OUTCOME)
     assert json.loads(outcome.read_text())["outcome"] == "completed"

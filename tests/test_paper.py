@@ -157,11 +157,12 @@ def test_eq3_consensus_is_the_average_of_the_matched_neighbours():
     D = Euclidean()
     with double():
         keys = jr.split(jr.key(0), (1, 3))
-        matched = jax.vmap(jax.vmap(D.freeze, in_axes=(None, 0, 0)))(own, neighbours, keys)
+        freeze = jax.jit(jax.vmap(jax.vmap(D.freeze, in_axes=(None, 0, 0))))
+        matched = freeze(own, neighbours, keys)
         mean = jax.tree.map(lambda part: np.average(part, axis=1, weights=weight[0]), matched)
-        coupling = eqx.filter_jit(D.couple)(own, neighbours, keys, weight)
-        _, at_mean = coupling.pull(mean)
-        _, elsewhere = coupling.pull(own)
+        pull = eqx.filter_jit(lambda at: D.couple(own, neighbours, keys, weight).pull(at))
+        _, at_mean = pull(mean)
+        _, elsewhere = pull(own)
     assert np.abs(flat(at_mean)).max() < 1e-12
     assert np.abs(flat(elsewhere)).max() > 0.1
 
@@ -172,7 +173,7 @@ def test_eq3_consensus_is_the_average_of_the_matched_neighbours():
 def test_eq4_is_the_mean_log_ratio_on_the_drawn_points():
     own, neighbour = mixture(1, 3, 2), mixture(2, 4, 2, condition=1e3)
     with double():
-        points, _ = KL(n_samples=30).freeze(own, neighbour, jr.key(5))
+        points, _ = eqx.filter_jit(KL(n_samples=30).freeze)(own, neighbour, jr.key(5))
     expected = reference.kl_on(own.parts, neighbour.parts, np.asarray(points))
     assert KL(n_samples=30).between(own, neighbour, random_state=5) == pytest.approx(expected)
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures import FitWarning, Local, NetworkGaussianMixture
+from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.estimators.selection import select_alpha
 from fedmixtures.metrics import normalized_mutual_information
-from reproduction.tasks.compared import WITH_PRIOR
 from reproduction.tasks.csv_tables import Split, split
 from reproduction.tasks.fit import with_options
 from reproduction.tasks.stresses import stressed
@@ -56,28 +55,21 @@ def one(settings: dict[str, Any], seed: int) -> Numbers:
 
 
 def _model(settings: dict[str, Any], rows: Split, seed: int) -> NetworkGaussianMixture:
-    """The estimator, with what is to be found first: alpha, where to begin.
-
-    ``alphas`` are values of alpha to choose from by training rows alone; ``from_local`` begins with
-    Local's fits with a prior.
-    """
+    """The estimator; ``alphas`` are values of alpha to choose from, by training rows alone."""
     options = dict(settings["options"])
-    alphas, from_local = options.pop("alphas", None), options.pop("from_local", False)
+    alphas, init = options.pop("alphas", None), options.pop("init", "kmeans")
     method = with_options(METHODS[settings["method"]](), options)
     shared = {
         "graph": settings["graph"] or None,
         "n_components": settings["n_components"],
         "n_rounds": settings["n_rounds"],
+        "init": init,
         "random_state": seed,
     }
     if alphas:
         found = select_alpha(rows.X, rows.nodes, method=method, alphas=alphas, **shared)
         method = replace(method, alpha=found.alpha)
-    model = NetworkGaussianMixture(**shared, method=method, dtype=settings["dtype"])
-    if from_local:
-        alone = NetworkGaussianMixture(**shared, method=Local(**WITH_PRIOR))
-        model.set_params(init=alone.fit(rows.X, nodes=rows.nodes).mixtures_)
-    return model
+    return NetworkGaussianMixture(**shared, method=method, dtype=settings["dtype"])
 
 
 def scores(model: Any, rows: Split, log_unit: float = 0.0) -> Numbers:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -181,7 +182,11 @@ def test_covariances_of_a_type_are_of_it_in_the_units_of_the_table(run, files):
     assert "`--covariance` is 'diagonal'. Choose from full, tied, diag, spherical." in err
 
 
-def test_components_by_node_and_by_bic(run, files):
+def test_components_by_node_and_by_bic(run, files, monkeypatch):
+    from fedmixtures.cli import prepare
+
+    few = partial(prepare.select_components, candidates=(1, 2, 3))
+    monkeypatch.setattr(prepare, "select_components", few)
     counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
     (files / "k.csv").write_text("node,k\n" + counts)
     assert run(f"{FIT.replace('--k 2', '--k k.csv')} --out own")[0] == 0
@@ -391,6 +396,16 @@ def test_without_a_graph_no_gain_is_claimed(run, files, method):
     assert "with neighbours" not in out
     content = json.loads((files / "run" / "report.json").read_text())
     assert content["scores"]["gain"] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("method", "to"), [("fedem", "a hub, which"), ("gtv-mmd", "the neighbours, and")]
+)
+def test_the_page_says_who_received_what(run, files, method, to):
+    assert run(f"{FIT.replace('gtv-mmd', method)} --out run")[0] == 0
+    page = " ".join((files / "run" / "report.html").read_text().split())
+    assert f"Model-sized messages to {to}" in page
+    assert ("to nobody else" in page) == (method == "gtv-mmd")
 
 
 def test_diverging_fits_are_told_and_kept(run, files):

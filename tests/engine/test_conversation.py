@@ -45,7 +45,7 @@ class Talk(Conversation):
         np.testing.assert_array_equal(table[block.line], own)
         theirs, mine = table[block.sender], own[block.receiver]
         near = np.abs(theirs - mine).max(-1) < 3
-        letters = yield PerNeighbour(1000 * mine[:, :1] + theirs[:, :1])
+        messages = yield PerNeighbour(1000 * mine[:, :1] + theirs[:, :1])
         group, size, rank = yield Connect(near)
         hashes = block.data.label_hashes
         draw = np.array([np.random.default_rng([block.seed, h]).normal() for h in hashes])
@@ -59,7 +59,7 @@ class Talk(Conversation):
         )
         nodes = {"group": group, "size": size, "draw": total["draw"], "members": total["one"]}
         nodes["rank"] = rank
-        return Outcome(theta, nodes=nodes, edges={"letter": letters, "near": near})
+        return Outcome(theta, nodes=nodes, edges={"message": messages, "near": near})
 
     @property
     def needs_start(self) -> bool:
@@ -121,7 +121,7 @@ def test_messages_arrive_groups_are_found_and_bytes_are_counted():
     means = np.stack([data.of(i)[0].mean(0) for i in range(8)])
     ends = np.stack([network.source, network.target], 1)
     own, other = means[ends][..., :1], means[ends[:, ::-1]][..., :1]
-    np.testing.assert_allclose(told.edges["letter"], 1000 * other + own, rtol=1e-14)
+    np.testing.assert_allclose(told.edges["message"], 1000 * other + own, rtol=1e-14)
     np.testing.assert_allclose(solution.theta.means[4, 0], means[3:6].mean(0), rtol=1e-14)
     degree, live = network.degree.sum(), 8  # ends of the four edges within groups
     root = [data.label_hashes[first : first + 3].argmin() for first in (0, 3)]

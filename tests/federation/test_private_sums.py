@@ -10,7 +10,7 @@ from sklearn.mixture import GaussianMixture
 
 from federated import SITES, Sites, a_job, record, site_rows
 from fedmixtures import TrustThenPool
-from fedmixtures.data.scenarios import shifted_blocks
+from fedmixtures.data import shifted_blocks
 from fedmixtures.federation.job import JobError
 from fedmixtures.federation.masked_sums import total
 from fedmixtures.federation.node.gate import GateRefusal

@@ -11,6 +11,7 @@ from reproduction.config import Row, load
 from reproduction.kinds import real
 from reproduction.run import cells_of, run_experiments, seeds_of
 from reproduction.tasks import csv_tables, held_out
+from reproduction.tasks.compared import WITH_PRIOR
 from reproduction.tasks.stresses import PLAIN, STRESSES, stressed
 
 
@@ -157,15 +158,16 @@ def test_alpha_is_chosen_and_the_start_is_local(folder, monkeypatch):
         return SimpleNamespace(alpha=alphas[0])
 
     monkeypatch.setattr(held_out, "select_alpha", chosen)
-    options = {"alphas": [0.3, 1.0], "from_local": True, "n_rounds": 0}
+    options = {"alphas": [0.3, 1.0], "init": "local", "n_rounds": 0}
     data = {**csv_tables.problems()["shops"], "regime": "few"}
     own, local = (
         held_out.one(real.held_out_cell(row, data, "full", 2, 5).settings, 10)
         for row in (
             Row("gtv", "GTV", "gtv-mmd", options),
-            Row("local", "Local", "local", dict(held_out.WITH_PRIOR) | {"prior": True}),
+            Row("local", "Local", "local", dict(WITH_PRIOR) | {"prior": True}),
         )
     )
     assert asked["rows"] == 60  # training rows alone
+    assert asked["init"] == "local"  # folds begin as the fit does
     assert own["alpha"] == 0.3
     assert own["ll"] == pytest.approx(local["ll"], abs=1e-6)  # no round: the start itself

@@ -45,7 +45,7 @@ def compare(
     from fedmixtures import _checks
     from fedmixtures.cli.console import console, understood
     from fedmixtures.cli.prepare import prepare
-    from fedmixtures.io.tables import read_table
+    from fedmixtures.io.runs import check_new
     from fedmixtures.methods.registry import METHODS
 
     usual = ("local", "centralized", default_method())
@@ -57,13 +57,11 @@ def compare(
         raise ValueError("no data given. Name a file: fedmixtures compare data.csv --nodes COLUMN")
     if table.k == "auto":
         raise ValueError("--k auto is for `fit`. Give compare a number, the same for all methods.")
-    if out is not None and out.exists():
-        raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
+    check_new(out)
     settings = table.settings(data, method=chosen[0], graph=table.graph or "knn:5")
     if settings.holdout == 0:
         raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
-    columns = settings.nodes, settings.features, settings.delimiter
-    rows = read_table(data, *columns, gaps_ok=True)
+    rows = settings.read_table()
     task = prepare(settings, rows)
     chosen, notes = _possible(chosen, task, settings, drop=methods == "all")
     understood(task, settings, ", ".join(chosen))

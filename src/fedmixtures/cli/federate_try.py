@@ -21,7 +21,7 @@ from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.job_program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
-from fedmixtures.io.tables import Table, read_table
+from fedmixtures.io.tables import Table
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -63,7 +63,7 @@ class ConsoleListener:
 def run_try(settings: FitSettings, n: int, out: Path) -> None:
     """Check, provision, start, fit, stop, report."""
     if settings.data:
-        table = read_table(settings.data, settings.nodes, settings.features, gaps_ok=True)
+        table = settings.read_table()
     else:
         table = made_up(n, settings.seed)
         settings = dataclasses.replace(settings, data=("made-up rows",), nodes="site")

@@ -54,12 +54,11 @@ def predict(
     from fedmixtures.data.node_data import NodeData
     from fedmixtures.estimators.newcomers import unknown
     from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
-    from fedmixtures.io.runs import write_assignments
+    from fedmixtures.io.runs import check_new, write_assignments
     from fedmixtures.io.tables import read_table
 
     model, settings, features = load_run(run)
-    if out.exists():
-        raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
+    check_new(out)
     column = nodes or settings.nodes
     delimiter = delimiter or settings.delimiter
     table = read_table(data, column, features, delimiter, constant_ok=True, gaps_ok=True)
@@ -77,7 +76,7 @@ def predict(
         "component": assigned(joint),
         "log_density": density,
     }
-    write_assignments(out, columns, probabilities(joint), overwrite=False)
+    write_assignments(out, columns, probabilities(joint))
     say(
         f"{table.n_rows:,} rows of {len(np.unique(table.nodes)):,} nodes, mean log-density "
         f"{density.mean():.3f}. Written to {out}"
@@ -112,19 +111,14 @@ def report(
     import json
 
     from fedmixtures.cli.console import say, size
-    from fedmixtures.io.runs import CONTENT, RunFolder, write_text
+    from fedmixtures.io.runs import CONTENT, RunFolder, check_new, write_text
     from fedmixtures.report.page import render
 
     folder = RunFolder.existing(run)
-    if not folder.file(CONTENT).is_file():
-        raise ValueError(
-            f"the run in {str(run)!r} is not finished. Go on with: fedmixtures fit --resume {run}"
-        )
-    content = json.loads(folder.file(CONTENT).read_text(encoding="utf-8"))
+    content = json.loads(folder.finished(CONTENT).read_text(encoding="utf-8"))
     if include_rows:
         _add_rows(folder, content)
-    if out is not None and out.exists():
-        raise ValueError(f"{str(out)!r} already exists and is left as it is. Choose another --out.")
+    check_new(out)
     path = out or folder.file("report-static.html" if static else "report.html")
     write_text(path, render(content, static))
     say(f"Written to {path} ({size(path.stat().st_size)})")
@@ -136,12 +130,9 @@ def _add_rows(folder, content: dict) -> None:
 
     from fedmixtures.cli.settings import FitSettings
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.io.tables import read_table
     from fedmixtures.report import planes
 
-    settings = FitSettings.from_config(folder.read_config())
-    columns = settings.nodes, settings.features, settings.delimiter
-    table = read_table(settings.data, *columns, gaps_ok=True)
+    table = FitSettings.from_config(folder.read_config()).read_table()
     data = NodeData.from_rows(table.rows, table.nodes)
     if [str(label) for label in data.labels] != content["nodes"]["label"]:
         raise ValueError("the data files have changed since the run: they hold other nodes.")
@@ -192,15 +183,13 @@ def export(
     begin(f"Reading {run}")
     from fedmixtures.cli.console import say
     from fedmixtures.cli.fitting import load_run, node_label
+    from fedmixtures.io.runs import check_new
 
     model, _, features = load_run(run)
     label = node_label(model, node)
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in node)
     path = out or Path(f"{safe}{ENDINGS[to]}")
-    if path.exists():
-        raise ValueError(
-            f"{str(path)!r} already exists and is left as it is. Choose another --out."
-        )
+    check_new(path)
     {"json": _json, "sklearn": _sklearn, "onnx": _onnx}[to](
         model.node(label, level), label, features, path
     )

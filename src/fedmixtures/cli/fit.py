@@ -104,11 +104,9 @@ def _begin(settings: Any, out: Path) -> None:
     from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.estimators.rows import notes_on_columns
     from fedmixtures.io.runs import RunFolder
-    from fedmixtures.io.tables import read_table
 
     _checks.whole("--rounds", settings.rounds, minimum=0)
-    columns = settings.nodes, settings.features, settings.delimiter
-    table = read_table(settings.data, *columns, gaps_ok=True)
+    table = settings.read_table()
     task = prepare(settings, table)
     standardize = standardizes(settings, task.method, task.data)
     settings = dataclasses.replace(settings, standardize=standardize)
@@ -129,15 +127,13 @@ def _go_on(folder: Any, settings: Any) -> None:
     from fedmixtures.cli.console import understood
     from fedmixtures.cli.prepare import prepare
     from fedmixtures.io.runs import CHECKPOINT, MODEL
-    from fedmixtures.io.tables import read_table
 
     if folder.file(MODEL).is_file() and not folder.file(CHECKPOINT).is_file():
         raise ValueError(
             f"the run in {str(folder.path)!r} is complete; there is nothing to resume. "
             f"`fedmixtures report {folder.path}` writes its report again."
         )
-    columns = settings.nodes, settings.features, settings.delimiter
-    table = read_table(settings.data, *columns, gaps_ok=True)
+    table = settings.read_table()
     task = prepare(settings, table)
     understood(task, settings)
     _work(folder, task, settings, resume=True)

@@ -324,11 +324,7 @@ def replace_demo(path: Path) -> RunFolder:
 def load_run(path: Path) -> tuple[Any, FitSettings, tuple[str, ...]]:
     """Model, settings and feature names of a run."""
     folder = RunFolder.existing(path)
-    if not folder.file(MODEL).is_file():
-        raise ValueError(
-            f"the run in {str(path)!r} is not finished. Go on with: fedmixtures fit --resume {path}"
-        )
-    model: Any = load(folder.path)
+    model: Any = load(folder.finished(MODEL))
     features = tuple(str(name) for name in model.feature_names_in_)
     return model, FitSettings.from_config(folder.read_config()), features
 

@@ -53,6 +53,13 @@ class FitSettings:
                 "less than 1."
             )
 
+    def read_table(self) -> Any:
+        """The rows, cells of which may be missing."""
+        from fedmixtures.io.tables import read_table
+
+        columns = self.nodes, self.features, self.delimiter
+        return read_table(self.data, *columns, gaps_ok=True)
+
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
         config = asdict(self)
@@ -129,7 +136,8 @@ class TableOptions:
 
     def settings(self, data: tuple[str, ...], **more: Any) -> FitSettings:
         """With the data and what a command has of its own."""
-        return FitSettings(**asdict(self) | {"features": names(self.features)} | more, data=data)
+        given: dict[str, Any] = asdict(self) | {"features": names(self.features)} | more
+        return FitSettings(**given, data=data)
 
 
 UNLESS_GIVEN = TableOptions()

@@ -21,6 +21,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Method, OneShot
+from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.programs import HubProgram
 from fedmixtures.methods.registry import check_gaps, method_named
@@ -33,7 +34,7 @@ def solve(
     method: Method | str,
     data: NodeData,
     network: Network | None = None,
-    init: KMeansStart | Mixture | Mapping[Label, Mixture] | None = None,
+    init: KMeansStart | Local | Mixture | Mapping[Label, Mixture] | None = None,
     *,
     n_components: int | Sequence[int] | None = None,
     n_rounds: int = 40,
@@ -125,6 +126,7 @@ def solve(
             )
             # With a hub it plays no part who neighbours whom.
             hub = isinstance(program, HubProgram)
+            assert theta is not None  # programs in rounds begin somewhere
             with precision(dtype):
                 around = without_edges(data.labels) if hub else network
                 solution = Run(program, data, around, theta, options).solution()

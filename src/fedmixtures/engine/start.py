@@ -1,4 +1,4 @@
-"""Where nodes start: k-means of their own rows, or mixtures that the user gave."""
+"""Where nodes start: k-means or fits of their own rows, or mixtures that the user gave."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
+from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -27,14 +28,14 @@ MOST_LOOKED_AT = 5_000_000
 
 
 def start_of(
-    init: KMeansStart | Mixture | Mapping[Label, Mixture],
+    init: KMeansStart | Local | Mixture | Mapping[Label, Mixture],
     data: NodeData,
     n_components: list[int],
     seed: int,
     method: Method,
 ) -> tuple[list[int], Mixture | None]:
     """Components of every node, no more than its rows can bear, and where it starts."""
-    if not isinstance(init, KMeansStart):
+    if isinstance(init, Mixture | Mapping):
         return n_components, starting_mixtures(init, data, n_components, seed, method)
     capped = affordable(n_components, data)
     theta = starting_mixtures(init, data, capped, seed, method)
@@ -44,7 +45,7 @@ def start_of(
 
 
 def starting_mixtures(
-    init: KMeansStart | Mixture | Mapping[Label, Mixture],
+    init: KMeansStart | Local | Mixture | Mapping[Label, Mixture],
     data: NodeData,
     n_components: Sequence[int],
     seed: int,

@@ -53,8 +53,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         are the better fit. `covariances_` are full matrices in any case.
     n_rounds : int
         Exchanges between neighbours.
-    init : "kmeans", KMeansStart or mapping
-        Where nodes start: local k-means, or a mapping from node label to `Mixture`.
+    init : "kmeans", "local", KMeansStart, Local or mapping
+        Where nodes start: k-means of own rows, their fits of own rows (by name with a shape prior,
+        which couplings need on real tables), or a mapping from node label to `Mixture`.
     random_state : int, RandomState or None
         Seeds everything random; with an int the same numbers come out again.
     dtype : "float64" or "float32"

@@ -20,10 +20,18 @@ from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
+from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.methods.registry import METHODS, check_gaps
 from fedmixtures.mixture.covariance_types import check_type
+from fedmixtures.mixture.em import ShapePrior
 
-STARTS: dict[str, Callable[[], KMeansStart]] = {"kmeans": KMeansStart}
+
+def own_fits() -> Local:
+    """What ``init="local"`` begins with: the fits of own rows with a shape prior."""
+    return Local(engine="jax", prior=ShapePrior(), reg_covar=1e-3, n_init=10)
+
+
+STARTS: dict[str, Callable[[], KMeansStart | Local]] = {"kmeans": KMeansStart, "local": own_fits}
 
 
 @dataclass(frozen=True)
@@ -80,10 +88,10 @@ def resolve_start(init: Any) -> Any:
     if isinstance(init, str):
         _checks.one_of("init", init, STARTS)
         return STARTS[init]()
-    if not isinstance(init, (KMeansStart, Mapping)):
+    if not isinstance(init, (KMeansStart, Local, Mapping)):
         raise ValueError(
-            f"`init` is {init!r}. Give 'kmeans', KMeansStart(...), or a mapping from node label "
-            "to Mixture."
+            f"`init` is {init!r}. Give 'kmeans', 'local', KMeansStart(...), Local(...), or a "
+            "mapping from node label to Mixture."
         )
     return init
 

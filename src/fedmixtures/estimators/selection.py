@@ -59,6 +59,7 @@ def select_alpha(
     alphas: Sequence[float] | None = None,
     n_folds: int = 3,
     n_rounds: int = 40,
+    init: Any = "kmeans",
     random_state: int = 0,
     on_fit: Callable[[float, int], Any] | None = None,
 ) -> AlphaSelection:
@@ -70,7 +71,7 @@ def select_alpha(
 
     Parameters
     ----------
-    X, nodes, graph, n_components, method, n_rounds, random_state
+    X, nodes, graph, n_components, method, n_rounds, init, random_state
         As for `NetworkGaussianMixture`; `method` must have an `alpha`.
     alphas
         Values to try; of equally good ones the smallest is taken. None begins with 0 to 3 and goes
@@ -96,6 +97,7 @@ def select_alpha(
             graph=network,
             method=replace(program, alpha=alpha),
             n_rounds=n_rounds,
+            init=init,
             random_state=random_state,
         )
         for f in range(n_folds):

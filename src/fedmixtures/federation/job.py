@@ -27,6 +27,11 @@ CONVERSATIONS = ("TrustThenPool",)
 """Methods whose messages are not rounds between neighbours alone."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
+REQUIRED = ("name", "features", "sites", "edges", "components")
+OPTIONAL = ("seed", "max_stale", "collector", "privacy")
+OF_METHOD = ("method", "covariance", "settings", "feasible")
+ENTRIES = (*REQUIRED, *OPTIONAL, *OF_METHOD, "rounds", "shift", "scale")
+"""Of a job as a TOML file."""
 
 
 class JobError(ValueError):
@@ -249,12 +254,6 @@ def _depth(near: Mapping[str, Sequence[str] | Mapping[str, float]], first: str) 
                 depth[other] = depth[site] + 1
                 queue.append(other)
     return max(depth.values())
-
-
-REQUIRED = ("name", "features", "sites", "edges", "components")
-OPTIONAL = ("seed", "max_stale", "collector", "privacy")
-OF_METHOD = ("method", "covariance", "settings", "feasible")
-ENTRIES = (*REQUIRED, *OPTIONAL, *OF_METHOD, "rounds", "shift", "scale")
 
 
 def read_job(path: str | Path) -> Job:

@@ -67,6 +67,15 @@ class RunFolder:
         """The path of one of its files."""
         return self.path / name
 
+    def finished(self, name: str) -> Path:
+        """The path of a file that is there once the run is finished."""
+        if not self.file(name).is_file():
+            raise ValueError(
+                f"the run in {str(self.path)!r} is not finished. "
+                f"Go on with: fedmixtures fit --resume {self.path}"
+            )
+        return self.file(name)
+
     def write_config(self, settings: Mapping[str, Any]) -> None:
         """Write the effective settings as TOML."""
         write_text(self.file(CONFIG), to_toml(settings))
@@ -132,21 +141,23 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     return Checkpoint(header["round"], header["fingerprint"], tuple(states), trace)
 
 
+def check_new(path: Path | None) -> None:
+    """A file that a command is to write is not there yet."""
+    if path is not None and path.exists():
+        raise ValueError(
+            f"{str(path)!r} already exists and is left as it is. Choose another --out."
+        )
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file that is either the old one or the whole new one."""
     write_durably(path, text.encode())
 
 
-def write_assignments(
-    path: Path, columns: Mapping[str, Any], probabilities: np.ndarray, overwrite: bool = True
-) -> None:
+def write_assignments(path: Path, columns: Mapping[str, Any], probabilities: np.ndarray) -> None:
     """Rows with their component and the probability of each, as Parquet or CSV by the ending."""
     import pyarrow as pa
 
-    if path.exists() and not overwrite:
-        raise ValueError(
-            f"{str(path)!r} already exists and is left as it is. Choose another --out."
-        )
     arrays = {name: pa.array(column) for name, column in columns.items()}
     for c in range(probabilities.shape[1]):
         arrays[f"p{c}"] = pa.array(probabilities[:, c])

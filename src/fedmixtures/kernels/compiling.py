@@ -39,6 +39,11 @@ CPU_OPTIONS: dict[str, Any] = {
     "xla_cpu_enable_fast_min_max": False,
     "xla_cpu_prefer_vector_width": 512,
 }
+FOLDER = "jax_compilation_cache_dir"
+CACHE_SETTINGS = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,  # our programs are many and small
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+}
 
 
 class jit:
@@ -117,13 +122,6 @@ def rounded_up(n: int | np.integer) -> int:
     return -(-n // step) * step
 
 
-FOLDER = "jax_compilation_cache_dir"
-SETTINGS = {
-    "jax_persistent_cache_min_compile_time_secs": 0.0,  # our programs are many and small
-    "jax_persistent_cache_min_entry_size_bytes": 0,
-}
-
-
 def cache_folder() -> Path | None:
     """Where compiled programs are kept; None if switched off or not writable."""
     chosen = os.environ.get("FEDMIXTURES_CACHE", "")
@@ -163,10 +161,10 @@ def compilation_cache() -> Iterator[None]:
         return
     from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
-    before = {name: getattr(jax.config, name) for name in SETTINGS}
+    before = {name: getattr(jax.config, name) for name in CACHE_SETTINGS}
     try:
         jax.config.update(FOLDER, str(folder))
-        for name, value in SETTINGS.items():
+        for name, value in CACHE_SETTINGS.items():
             jax.config.update(name, value)
         jax_cache.reset_cache()  # JAX decides once whether there is a cache
         yield

@@ -120,7 +120,7 @@ class GTVMin(NodeProgram):
         self.discrepancy.check_components(n_components)
 
     @property
-    def needs_equal_components(self) -> bool:
+    def needs_equal_components(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """As its discrepancy does."""
         return self.discrepancy.needs_equal_components
 

@@ -14,6 +14,8 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.programs import NodeRows
 
+Bits = TypeVar("Bits", np.ndarray, jax.Array, np.uint64)
+
 AT_ONCE = 4096
 """Nodes whose rows are copied together: what lies beside the tables themselves stays small."""
 
@@ -140,9 +142,6 @@ def halves(bits: np.ndarray) -> np.ndarray:
     """64-bit numbers as pairs of 32-bit ones, the form of JAX's keys."""
     high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
     return np.stack([high, low], axis=-1).astype(np.uint32)
-
-
-Bits = TypeVar("Bits", np.ndarray, jax.Array, np.uint64)
 
 
 @dataclass(frozen=True)

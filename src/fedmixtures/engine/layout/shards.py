@@ -23,6 +23,8 @@ from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import rounded_up
 
 AXIS = "devices"
+SWEEPS = 30
+"""Rounds of exchanging nodes between parts, at most; most networks need fewer than ten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +132,6 @@ def _filled(of_parts: list[Plan], mesh: Mesh, *arguments) -> Group:
         return jax.make_array_from_single_device_arrays(shape, sharding, list(pieces))
 
     return jax.tree.map(join, *filled)
-
-
-SWEEPS = 30
-"""Rounds of exchanging nodes between parts, at most; most networks need fewer than ten."""
 
 
 def cut_into_parts(network: Network, work: np.ndarray, n_parts: int) -> np.ndarray:

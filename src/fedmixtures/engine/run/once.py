@@ -41,7 +41,8 @@ from fedmixtures.methods.conversation import (
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 
-LABEL_BYTES = 8
+BYTES = 8
+"""A label on the wire, or a number of a method that is done at once."""
 
 
 def converse(conversation: Conversation, block: Block, reply: Callable[[Request], Any]) -> Outcome:
@@ -108,8 +109,8 @@ class InProcess:
         roots, sizes = order[first], np.bincount(component)
         away = dijkstra(graph, directed=False, indices=roots, unweighted=True, min_only=True)
         depth = int(away.max(initial=0))
-        flood = depth * LABEL_BYTES * degree
-        back = LABEL_BYTES * (sizes[component] > 1)
+        flood = depth * BYTES * degree
+        back = BYTES * (sizes[component] > 1)
         self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
         label = (hashes[roots] >> np.uint64(1)).astype(np.int64)  # without a sign
         rank = np.empty(n, dtype=np.int64)
@@ -205,10 +206,6 @@ def _bytes(message: Any) -> int:
     """Bytes of the message of one node, or over one edge."""
     parts = [np.asarray(part) for part in jax.tree.leaves(message)]
     return sum(int(np.prod(part.shape[1:])) * part.dtype.itemsize for part in parts)
-
-
-BYTES = 8
-"""A number on the wire; one-shot fits are in float64."""
 
 
 def fit_once(

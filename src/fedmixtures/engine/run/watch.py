@@ -26,6 +26,8 @@ from fedmixtures.mixture.mixture import Mixture
 
 FAR = 10.0
 """The objective has run away once it exceeds its start by this many times |start| + nodes."""
+SECONDS = 10.0
+"""Between two lines of progress in a log."""
 
 
 @dataclass(frozen=True)
@@ -183,10 +185,6 @@ def fingerprint(program: Any, data: NodeData, network: Network, *settings: Any) 
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(repr((data.labels, program, settings)).encode())
     return digest.hexdigest()
-
-
-SECONDS = 10.0
-"""Between two lines of progress in a log."""
 
 
 class Teller:

@@ -72,8 +72,9 @@ class OneMachine:
             own = folder / "sites" / name
             write_site(own, path, name, keys[name], self.roster, rows[name], features, sections)
             secure(self.kits / name, EXECUTOR)
-        # One thread each: they share the machine, and rounds are small.
-        thrifty = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+        # One thread each: they share the machine, and rounds are small. Compiled as here.
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
+        thrifty = {"XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
         # What one has compiled, the next need not, nor the same one after a restart.
         thrifty["FEDMIXTURES_CACHE"] = str(folder / "compiled")
         self.parties = {name: Party(self.kits / name, thrifty) for name in (HUB, *rows)}

@@ -74,28 +74,30 @@ class Frame:
 
 def parsed_json(text: bytes) -> Any:
     """JSON as the standard has it: no NaN or infinity, no key twice, no endless nesting."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a key comes twice")
-        return found
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON number")
-
-    def finite(text: str) -> float:
-        number = float(text)
-        if not math.isfinite(number):
-            raise ValueError(f"{text[:20]} is too large")
-        return number
-
     try:
         return json.loads(
-            text.decode(), object_pairs_hook=once, parse_constant=refuse, parse_float=finite
+            text.decode(), object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise FrameError(f"not readable as JSON: {str(error)[:100]}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large")
+    return number
 
 
 def _segments(table: Any, data: bytes, at: int) -> tuple[dict, dict]:

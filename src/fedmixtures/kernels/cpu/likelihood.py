@@ -54,8 +54,10 @@ def unrolled(theta: Mixture, rows: Rows, row_weights: RowWeights) -> Statistics:
     delta = [[x[i] - of(theta.means[:, :, i], c) for i in range(d)] for c in range(k)]
     log_joint = _log_joint(constant, inverse, delta, of)
     top = reduce(jnp.maximum, log_joint)
-    unnormalised = [jnp.exp(one - top) for one in log_joint]
-    total = sum_of(unnormalised)
+    # A compiler may round the largest in two ways, and far from all means (padding may be so) ulps
+    # are large: of two such numbers the difference is held to be no more than 0, their sum 1.
+    unnormalised = [jnp.exp(jnp.minimum(one - top, 0.0)) for one in log_joint]
+    total = jnp.maximum(sum_of(unnormalised), 1.0)
     scale = row_weights / total
     terms = [row_weights * (top + fast_log(total))]
     for c in range(k):
@@ -87,7 +89,9 @@ def log_density_rows_last(theta: Mixture, rows: Rows) -> Float[Array, "nodes m"]
     return (top + fast_log(total))[:, 0]
 
 
-def _joint_rows_last(theta: Mixture, rows: Rows) -> tuple[list[Array], Array, Array, Array]:
+def _joint_rows_last(
+    theta: Mixture, rows: Rows
+) -> tuple[list[Array], jax.Array, jax.Array, jax.Array]:
     """Distances (nodes, k, m) from the means by feature; the joint density as exp(top) times it."""
     d = theta.n_features
     inverse, log_determinant = inverse_cholesky(theta.covariances)

@@ -92,7 +92,7 @@ class EMFits(EMMethod, OneShot):
         ``"sklearn"`` is the paper's. ``"jax"`` runs the fits of all nodes and starts together; it
         alone knows fractional sample weights and a prior, and is taken where cells are missing.
     reg_covar, prior
-        As for every `EMMethod`.
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
 
     n_init: int = 5
@@ -299,6 +299,13 @@ class Local(EMFits):
         """One fit per node, seeded by its label."""
         fits = self.fit_nodes(data, n_components, theta, seed)
         return Outcome(Mixture.stack(fits.mixtures), fits.message(self.max_iter))
+
+    def mixtures(
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+    ) -> Mixture:
+        """The fits as where another method starts, in place of `KMeansStart`."""
+        del default_ridge  # `reg_covar` is its own
+        return self.fit(data, n_components, None, seed).theta
 
 
 class Centralized(EMFits):

@@ -84,7 +84,8 @@ class ConsensusEM(EMMethod, NodeProgram):
         Whether nodes match their neighbours' components to their own (least total distance of
         means) before they mix them.
     reg_covar, prior
-        As for every `EMMethod`; rows are counted as the node's own.
+        Ridge on every covariance; common shape that covariances are shrunk to (rows counted as the
+        node's own), or None.
     """
 
     needs_equal_components: ClassVar[bool] = True

@@ -50,7 +50,7 @@ class FedEM(EMMethod, HubProgram):
         adds 0.1 to counts and covariances; Marfoq's averages with weights $m_i$ after local
         gradient steps. Neither is done here.)
     reg_covar, prior
-        As for every `EMMethod`.
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
 
     needs_equal_components: ClassVar[bool] = True

@@ -60,7 +60,7 @@ class FedGEM(EMMethod, OneShot):
     n_rounds
         EM steps, each with one exchange.
     reg_covar, prior
-        As for every `EMMethod`.
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
 
     radius: Literal["largest", "half"] = "largest"

@@ -34,7 +34,7 @@ class FromLocalFits(EMMethod, Conversation):
     n_init
         k-means starts of a local fit; the most likely result is kept.
     reg_covar, prior
-        As for every `EMMethod`.
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
 
     needs_equal_components: ClassVar[bool] = True

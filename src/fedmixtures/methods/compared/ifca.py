@@ -74,7 +74,7 @@ class IFCA(EMMethod, HubProgram):
     n_local_steps
         EM steps of a node per round, with ``aggregate="average"``.
     reg_covar, prior
-        As for every `EMMethod`.
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
 
     needs_equal_components: ClassVar[bool] = True
