@@ -10,12 +10,12 @@ from pathlib import Path
 # Most of the time goes into compiling. Programs that are not optimised, in one piece, take half of
 # it, and the old way of fusing saves a third (kernels.compiling says more). as_processor.sh asks
 # for optimised ones, since those round in other ways. XLA ends the process at a flag that it does
-# not know, and JAX 0.11 no longer has the last.
+# not know: JAX 0.11 no longer has all of them.
 flags = os.environ.get("XLA_FLAGS", "")
 if "optimization_level" not in flags:
-    flags += " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    flags += " --xla_backend_optimization_level=0"
 if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
-    flags += " --xla_cpu_use_fusion_emitters=false"
+    flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ["XLA_FLAGS"] = flags
 
 # Programs compiled by one process of a test run serve all of them; every run begins with none.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -181,7 +182,11 @@ def test_covariances_of_a_type_are_of_it_in_the_units_of_the_table(run, files):
     assert "`--covariance` is 'diagonal'. Choose from full, tied, diag, spherical." in err
 
 
-def test_components_by_node_and_by_bic(run, files):
+def test_components_by_node_and_by_bic(run, files, monkeypatch):
+    from fedmixtures.cli import prepare
+
+    few = partial(prepare.select_components, candidates=(1, 2, 3))
+    monkeypatch.setattr(prepare, "select_components", few)
     counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
     (files / "k.csv").write_text("node,k\n" + counts)
     assert run(f"{FIT.replace('--k 2', '--k k.csv')} --out own")[0] == 0

@@ -55,7 +55,8 @@ class MMD(AbstractDiscrepancy):
     def couple(self, own: Mixture, neighbours: Any, keys: SlotKeys, weight: PerSlot) -> Coupling:
         """The components of all neighbours as atoms of one sum."""
         del keys
-        return dispatch.paired_atoms(own, *neighbours, weight, self.bandwidths)
+        mixtures, constants = neighbours
+        return dispatch.paired_atoms(own, mixtures, constants, weight, self.bandwidths)
 
 
 def expected_kernel(

@@ -126,6 +126,7 @@ def solve(
             )
             # With a hub it plays no part who neighbours whom.
             hub = isinstance(program, HubProgram)
+            assert theta is not None  # programs in rounds begin somewhere
             with precision(dtype):
                 around = without_edges(data.labels) if hub else network
                 solution = Run(program, data, around, theta, options).solution()

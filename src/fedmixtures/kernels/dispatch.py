@@ -317,7 +317,7 @@ def paired_atoms(
         k, d = own.n_components, own.n_features
         if d <= MOST_FEATURES and passes(trial, k, d, own.means.dtype):
             return GpuAtoms.of(neighbours, weight, constant, bandwidths)
-    return pair_sums.Atoms(neighbours, weight, constant, bandwidths)
+    return pair_sums.Atoms(neighbours, weight, constant, tuple(bandwidths))
 
 
 def pair_sums_of_many_features(*args) -> pair_sums.Sums:

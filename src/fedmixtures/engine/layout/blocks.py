@@ -118,12 +118,12 @@ def node_group(
     """
     data, network = _with_neighbours(label, rows, row_weights, neighbours)
     data = by_pattern(data)
-    n, m, labels = len(neighbours), len(data.rows), data.labels
+    n, m, names = len(neighbours), len(data.rows), (*neighbours, label)
     slots = Slots.of(network, data.label_hashes, seed)
     plan = Plan(np.array([n]), rounded_up(m), rounded_up(n), 1, 1)
     nowhere = np.zeros(2 * n, dtype=np.int64)
     group = fill(plan, 0, data, slots, nowhere, dtype)
-    return group, tuple(labels[i] for i in slots.sender[slots.receiver == n])
+    return group, tuple(names[i] for i in slots.sender[slots.receiver == n])
 
 
 def conversation_block(
@@ -155,7 +155,7 @@ def node_block(
     data, network = _with_neighbours(label, rows, row_weights, neighbours)
     own = np.array([len(neighbours)])
     block = _block(data, network, own, [n_components], seed, dtype, start)
-    of_hash = dict(zip(data.label_hashes.tolist(), data.labels, strict=True))
+    of_hash = dict(zip(data.label_hashes.tolist(), (*neighbours, label), strict=True))
     return block, tuple(of_hash[h] for h in block.neighbour.tolist())
 
 
@@ -172,7 +172,13 @@ def _with_neighbours(
 
 
 def _block(
-    data: NodeData, network: Network, own: np.ndarray, n_components, seed: int, *rest
+    data: NodeData,
+    network: Network,
+    own: np.ndarray,
+    n_components: Sequence[int],
+    seed: int,
+    dtype: str,
+    start: Mixture | None,
 ) -> Block:
     """The block of the nodes `own`, which hold all rows of `data`: all nodes, or a single one."""
     edges = Slots.of(network, data.label_hashes, seed)
@@ -190,7 +196,8 @@ def _block(
         rows,
         np.asarray(n_components),
         seed,
-        *rest,
+        dtype,
+        start,
         np.arange(len(own)),
         edges.receiver if everybody else np.zeros(n, dtype=np.int64),
         edges.sender if everybody else 1 + np.arange(n),

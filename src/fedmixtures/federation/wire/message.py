@@ -7,6 +7,7 @@ gate let a model through.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def encode_message(message: Message, covariance_type: str = "full") -> bytes:
     else:
         parts = tuple(np.asarray(part) for part in message.mixture.to_numpy().parts)
         rows = getattr(message, "rows", 0.0)
-    arrays = dict(zip(("weights", "means", "covariances"), parts, strict=True))
+    arrays: dict[str, Any] = dict(zip(("weights", "means", "covariances"), parts, strict=True))
     arrays["covariances"] = TYPES[covariance_type].compact(arrays["covariances"])
     head = {"schema": SCHEMA, "silent": int(isinstance(message, Silence))}
     return Frame(head, arrays | {"rows": np.array(rows)}).encode()
@@ -160,7 +161,7 @@ def decode_model(
     weights, means, compact, rows = (frame.arrays[name] for name in shapes)
     if not 0 <= rows <= MOST_ROWS:
         raise ModelRefused("the number of rows is out of bounds")
-    parts = weights, means, kind.expanded(compact, k, d)
+    parts = weights, means, np.asarray(kind.expanded(compact, k, d))
     check_model(*parts, feasible=feasible)
     return ModelMessage(Mixture(*parts), float(rows))
 

@@ -89,7 +89,9 @@ def log_density_rows_last(theta: Mixture, rows: Rows) -> Float[Array, "nodes m"]
     return (top + fast_log(total))[:, 0]
 
 
-def _joint_rows_last(theta: Mixture, rows: Rows) -> tuple[list[Array], Array, Array, Array]:
+def _joint_rows_last(
+    theta: Mixture, rows: Rows
+) -> tuple[list[Array], jax.Array, jax.Array, jax.Array]:
     """Distances (nodes, k, m) from the means by feature; the joint density as exp(top) times it."""
     d = theta.n_features
     inverse, log_determinant = inverse_cholesky(theta.covariances)

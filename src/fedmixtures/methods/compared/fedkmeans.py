@@ -64,7 +64,7 @@ class FedKMeans(Method):
                 raise ValueError(f"`{name}` is {getattr(self, name)!r}. Give True or False.")
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """With neighbours, or with a hub."""
         return self.program().kind
 

@@ -104,7 +104,7 @@ def moment_match(
 def clustered_start(theta: Mixture, participants: Participants) -> Mixture:
     """One mixture for all: k-means of all nodes' centres, equal weights, the mean covariance."""
     k, d = theta.n_components, theta.n_features
-    centres = theta.means[participants.order].reshape(-1, d)
+    centres = np.asarray(theta.means)[participants.order].reshape(-1, d)
     with threadpool_limits(1):
         cluster = tightest_clustering(centres, None, k, N_INIT, participants.seed)
     means = np.stack([centres[cluster == c].mean(0) for c in range(k)])
