@@ -18,6 +18,8 @@ METRICS = {
     "ll": "LL",
     "ll_train": "training LL",
     "err": "error",
+    "slack": "slack of the bound at the worst node",
+    "shortfall": "shortfall of test rows at the worst node",
     "nmi": "NMI",
     "k_eff": "K_eff",
     "ll_trimmed": "trimmed LL",

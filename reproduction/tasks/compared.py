@@ -17,7 +17,7 @@ from fedmixtures.metrics import centroid_error
 from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks import fit, measure
-from reproduction.tasks.ablations import PARTS
+from reproduction.tasks.ablations import PARTS, without
 from reproduction.tasks.lies import Lying
 from reproduction.tasks.situation import Situation, situation
 from reproduction.tasks.union import Union
@@ -64,7 +64,9 @@ def _together(runs: Sequence[tuple[dict[str, Any], int]]) -> list[Numbers]:
     found = [situation(own, seed) for own, seed in runs]
     if settings["without_liars"]:
         found = [one.without_liars() for one in found]
-    return _numbers(_fitted(settings, [own for own, _ in runs], found), found)
+    with without(settings["options"].get("without")):
+        ends = _fitted(settings, [own for own, _ in runs], found)
+    return _numbers(ends, found)
 
 
 def _fitted(
@@ -86,7 +88,7 @@ def build(settings: dict[str, Any]) -> Method:
         return fit.build(settings)
     options = dict(settings["options"])
     part = options.pop("without", None)
-    options |= PARTS[part] if part else {}
+    options |= PARTS.get(part, {})
     if lie := _lie(settings):
         return Lying(lie=lie, **options)
     return TrustThenPool(**options)
@@ -171,6 +173,11 @@ def _measured(whole: Sequence[tuple[End, Situation]]) -> list[Numbers]:
     rows = measure.Rows.of(scenarios, "_validation")
     ll = rows.log_likelihood(_together_of([end.density for end, _ in whole]))
     _, nmi = rows.per_node(_together_of([end.theta for end, _ in whole]))
+    levels = [end.levels.theta for end, _ in whole if end.levels]
+    by_level = [
+        rows.log_likelihood(_together_of(own)) for own in zip(*map(_each, levels), strict=True)
+    ]
+    shortfall = np.max(by_level, axis=0) - ll if levels else np.zeros_like(ll)
     numbers = []
     for (end, one), span in zip(whole, measure.spans(scenarios), strict=True):
         own, honest = ll[span][one.honest], one.honest
@@ -188,21 +195,31 @@ def _measured(whole: Sequence[tuple[End, Situation]]) -> list[Numbers]:
                 "nmi": float(nmi[span][honest].mean()),
                 "nodes": [round(float(value), 5) for value in own],
                 "status": "completed",
-                **(_bound(end.levels, honest) if end.levels else {}),
+                **(_bound(end.levels, honest, shortfall[span]) if end.levels else {}),
             }
         )
     return numbers
 
 
-def _bound(levels: Levels, honest: np.ndarray) -> Numbers:
-    """Mean weights, and how far the prequential loss stays below its bound at the worst node."""
+def _bound(levels: Levels, honest: np.ndarray, shortfall: np.ndarray) -> Numbers:
+    """Mean weights, and two numbers of the worst node.
+
+    ``slack`` is how far the prequential loss stays below its bound, ``shortfall`` by how much the
+    best of the levels foretells test rows better than the weighed density does.
+    """
     loss, each = levels.prequential[honest, 0], levels.prequential[honest, 1:]
     slack = each.min(1) + np.log(each.shape[1]) - loss
     weights = levels.weights[honest].mean(0)
     return {
         "slack": float(slack.min()),
+        "shortfall": float(shortfall[honest].max()),
         "weights": {n: round(float(w), 4) for n, w in zip(levels.names, weights, strict=True)},
     }
+
+
+def _each(stacked: Mixture) -> list[Mixture]:
+    """The mixtures of all nodes, level by level."""
+    return [Mixture(*parts) for parts in zip(*stacked.parts, strict=True)]
 
 
 def _together_of(mixtures: Sequence[Mixture]) -> Mixture:
