@@ -100,8 +100,8 @@ def _joint_rows_last(
     white = [sum_of(inverse[:, :, i, j, None] * delta[j] for j in range(i + 1)) for i in range(d)]
     log_joint = constant - 0.5 * sum_of(w * w for w in white)
     top = log_joint.max(1, keepdims=True)
-    unnormalised = jnp.exp(log_joint - top)
-    return delta, top, unnormalised, unnormalised.sum(1, keepdims=True)
+    unnormalised = jnp.exp(jnp.minimum(log_joint - top, 0.0))  # as in `unrolled`
+    return delta, top, unnormalised, jnp.maximum(unnormalised.sum(1, keepdims=True), 1.0)
 
 
 def products(rows: Rows) -> Float[Array, "tiles m p"]:
