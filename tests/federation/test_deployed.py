@@ -99,6 +99,27 @@ def test_trust_then_pool_by_masked_sums(tmp_path, home, monkeypatch):
            seconds_of_the_exchanges=record_.segments[-1]["rounds_s"])  # fmt: skip
 
 
+def test_a_member_that_leaves_for_good_does_not_end_the_job(tmp_path, home, monkeypatch):
+    """Stopped inside the sums over everybody; the three others come to an end without it."""
+    from fedmixtures import TrustThenPool
+    from fedmixtures.federation.node.job_program import DANGER
+
+    monkeypatch.setenv(DANGER, "yes")
+    method = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 2, 4))
+    job = a_job(method, n_components=dict.fromkeys(SITES, 2), n_rounds=400, collector="researcher")
+    sections = {"limits": {"couplings": ["trust-then-pool"]}}
+    rows = site_rows((60, 60, 60, 60))
+    with federation(tmp_path / "fed", rows, sections=sections) as machine:
+        machine.driver.listener.when(12, machine.parties["cork"].stop)
+        record_, models = fitted(machine, job, patience=15)
+    assert set(models) == set(SITES) - {"cork"}
+    assert all(np.isfinite(part).all() for model in models.values() for part in model.parts)
+    assert record_.absent == ["cork"]
+    record("member-away", seed=job.seed, sites=4, absent=record_.absent,
+           outcomes=[segment["outcome"] for segment in record_.segments],
+           first_rounds=[segment.get("first_round") for segment in record_.segments])  # fmt: skip
+
+
 def costs(machine, job) -> dict:
     """Seconds, memory and bytes of a long fit, and the share that is this library's."""
     memory, told = {}, machine.driver.listener

@@ -122,7 +122,8 @@ class ReleasePoint:
             session.released[t] = mark
 
     def _sealed(self, release: Clearance, session: Any, name: str, role: Role) -> bytes:
-        address = Address(session.key, session.reached, self.site, name)
+        key = session.key if role == "site" else session.job.key  # who collects knows of no leave
+        address = Address(key, session.reached, self.site, name)
         return self.key.seal(release.content, self.roster.sealing_key(name, role), address)
 
 
