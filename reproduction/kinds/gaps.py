@@ -37,7 +37,9 @@ def _cells(experiment: Experiment) -> Keyed:
 def _ways(experiment: Experiment) -> Keyed:
     """Every method with every way to treat gaps, on the SBM and on every table of the folder."""
     options, found = experiment.options, {}
-    places = {p.name: (p.data, p.graph, p.n_components) for p in experiment.problems}
+    places: dict[str, tuple[Any, Any, int]] = {
+        p.name: (p.data, p.graph, p.n_components) for p in experiment.problems
+    }
     for name, data in csv_tables.problems().items():
         data = {k: v for k, v in data.items() if k != "n_nodes"} | {"regime": options["regime"]}
         places[name] = data, "full", data["form"]["n_components"]

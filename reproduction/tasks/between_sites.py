@@ -5,22 +5,24 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solve import solve
 from fedmixtures.federation.in_process import InProcessRounds
 from fedmixtures.federation.job import Job, SignedJob
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.job_program import make_job
-from fedmixtures.federation.node.node import Node
+from fedmixtures.federation.node.node import AnySession, Node
 from fedmixtures.federation.node.site import Limits, SiteConfig
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import SiteKey
 from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Levels
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks.csv_tables import split
@@ -48,8 +50,8 @@ def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[dict[str, An
 def one(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     """Held-out log-density, mean over sites: of the plain method, or behind a gate."""
     problem = problem_of(settings, seed)
-    make = plain if settings["gate"] is None else deployed
-    densities = make(problem, seed, settings["gate"])
+    gate = settings["gate"]
+    densities = plain(problem, seed) if gate is None else deployed(problem, seed, gate)
     ll = [float(densities[name].log_density(x).mean()) for name, x in problem.test.items()]
     return {"ll": float(np.mean(ll)), "nodes": ll, "status": "completed"}
 
@@ -74,9 +76,8 @@ def problem_of(settings: dict[str, Any], seed: int) -> Problem:
     return Problem(by_name(*parts[0]), by_name(*parts[1]), network, settings["n_components"])
 
 
-def plain(problem: Problem, seed: int, gate: None) -> dict[str, Mixture]:
+def plain(problem: Problem, seed: int) -> dict[Label, Mixture]:
     """Every site's density by the method in one process."""
-    del gate
     names = list(problem.rows)
     labels = np.repeat(names, [len(x) for x in problem.rows.values()])
     data = NodeData.from_rows(np.concatenate(list(problem.rows.values())), labels)
@@ -102,8 +103,12 @@ def deployed(problem: Problem, seed: int, gate: Mapping[str, Any]) -> dict[str, 
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         nodes, signed = _sites(Path(folder), rows, Gate(**gate), job)
         InProcessRounds(nodes, signed).run()
-        outcomes = {name: node.sessions[job.key].outcome for name, node in nodes.items()}
-    return {name: outcome.levels.density.at(0) for name, outcome in outcomes.items()}
+        sessions = {name: node.sessions[job.key] for name, node in nodes.items()}
+    return {name: _levels(session).density.at(0) for name, session in sessions.items()}
+
+
+def _levels(session: AnySession) -> Levels:
+    return cast(Any, session).outcome.levels  # of a conversation of levels that is over
 
 
 def _sites(

@@ -10,7 +10,7 @@ margin, far above rounding and far below any difference that means something.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -34,10 +34,10 @@ def clearly_less(a: Number, b: Number, scale: Number = 0.0):
     return a < b - margin(xp.result_type(a, b)) * size
 
 
-def first_least(costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0):
+def first_least(costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0) -> Any:
     """Where the least stands along an axis: the first of those that are equal up to rounding.
 
-    `scale` has the shape of the result, or is one number.
+    `scale` has the shape of the result, or is one number. NumPy gives NumPy, JAX gives JAX.
     """
     xp = jnp if isinstance(costs, jax.Array) else np
     least = costs.min(axis, keepdims=True)
@@ -47,7 +47,7 @@ def first_least(costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0):
     return (costs <= most).argmax(axis)
 
 
-def first_greatest(scores: Float[Array, ...], axis: int = -1, scale: Number = 0.0):
+def first_greatest(scores: Float[Array, ...], axis: int = -1, scale: Number = 0.0) -> Any:
     """As `first_least`, of the greatest."""
     return first_least(-scores, axis, scale)
 

@@ -67,7 +67,7 @@ def choose_planes(theta: Mixture, features: Sequence[str], n_planes: int) -> lis
     share = values[::-1][:2] / values.sum()
     labels = [f"principal axis {i + 1} ({share[i]:.0%} of the spread)" for i in (0, 1)]
     planes = [_framed("principal axes", labels[0], labels[1], principal, theta)]
-    wide = np.sort(in_order(-separation(theta), scale=1.0)[:4]).tolist()
+    wide: list[int] = np.sort(in_order(-separation(theta), scale=1.0)[:4]).tolist()
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"
         planes.append(_framed(name, features[i], features[j], eye[[i, j]], theta))

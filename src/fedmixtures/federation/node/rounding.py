@@ -13,6 +13,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
+from fedmixtures._types import Array
 from fedmixtures.federation.node.gate import projected
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -64,7 +65,7 @@ def factor_variances(factors: np.ndarray) -> np.ndarray:
     return 0.5 * squares + right
 
 
-def to_grid(values: np.ndarray, coarseness: np.ndarray, offset: np.ndarray) -> np.ndarray:
+def to_grid(values: np.ndarray, coarseness: np.ndarray, offset: Array) -> np.ndarray:
     """Multiples of the next power of two, by secret offsets in [0, 1)."""
     fine = coarseness <= 0
     step = np.exp2(np.ceil(np.log2(np.where(fine, 1.0, coarseness))))

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._ties import first_greatest
+from fedmixtures._types import Array
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import (
     TileRows,
@@ -91,7 +92,7 @@ class Fit(eqx.Module):
     """What `score` takes off a likelihood."""
     covariance_type: str = eqx.field(static=True, default="full")
 
-    def score(self, log_likelihood: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def score(self, log_likelihood: Array, rows: Array) -> np.ndarray:
         r"""$\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$, p parameters.
 
         What fits of one set of rows are compared by; least if not finite.
@@ -302,7 +303,7 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
 
 
 @quick
-def _densities(tiles: Tiles, work: Work, theta: Mixture) -> jax.Array:
+def _densities(tiles: Tiles, work: Work, theta: Mixture) -> Array:
     x, observed = tiles.x[work.tile], tiles.observed
     if observed is None:
         return tile_log_density(theta, x, work.owner)
@@ -320,7 +321,7 @@ def _counts(tiles: Tiles, work: Work) -> jax.Array:
     return jnp.where(kept, tiles.count[work.tile] * work.scale[:, None], 0.0)
 
 
-def _mixed(bits: jax.Array) -> jax.Array:
+def _mixed(bits: Array) -> Array:
     """32 bits, mixed well (the finaliser of MurmurHash3)."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)

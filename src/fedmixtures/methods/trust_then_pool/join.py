@@ -7,7 +7,7 @@ the node's rows. It listens to nobody yet, so that near and group are own. No ot
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -60,6 +60,6 @@ def by_oneself(steps: Generator[Sum, Any, Any]) -> Any:
 def _units_of(theta: Mixture, covariance_type: str) -> Units:
     """Centre and scale of the rows that a mixture (1, ...) stands for."""
     weights, means, covariances = (part[0] for part in theta.parts)
-    centre = weights @ means
+    centre = cast(np.ndarray, weights @ means)  # of NumPy mixtures, as levels are
     variance = weights @ (np.diagonal(covariances, axis1=1, axis2=2) + (means - centre) ** 2)
     return Units(centre, TYPES[covariance_type].scales(np.sqrt(variance)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -28,6 +28,9 @@ from fedmixtures.mixture.moments import Statistics
 FEW_ROWS = 30
 """A node of fewer rows makes three folds."""
 FEW_FOLDS = 3
+
+Tree = TypeVar("Tree")
+"""A pytree of arrays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +214,7 @@ class Nodes:
         return self.fitted(entries, start, nu, n_steps, **more).theta
 
 
-def at(tree: Any, index: Any) -> Any:
+def at(tree: Tree, index: Any) -> Tree:
     """The lines `index` of every array."""
     return jax.tree.map(lambda part: np.asarray(part)[index], tree)
 
@@ -232,7 +235,7 @@ def pick(best: np.ndarray, trees: list[Any]) -> Any:
     return jax.tree.map(picked, *trees)
 
 
-def repeated(tree: Any, times: int) -> Any:
+def repeated(tree: Tree, times: int) -> Tree:
     """All lines, several times over."""
     return jax.tree.map(lambda part: np.tile(part, (times, *(1,) * (part.ndim - 1))), tree)
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures.methods.conversation import Request
+from fedmixtures._types import Array
+from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, pick
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
@@ -26,7 +27,7 @@ class Adapted:
 
     level: Level
     base: Base
-    pseudo: np.ndarray
+    pseudo: Array
     nu: np.ndarray
 
 
@@ -37,7 +38,7 @@ def personal_level(
     full: Pooled,
     held_by: tuple[float, ...],
     group: np.ndarray,
-) -> Generator[Request, Any, Adapted]:
+) -> Generator[Sum, Any, Adapted]:
     """Step 4: everyone's mixture moved to own rows, each component held by rows of the others.
 
     From M(the others' sums), EM on own rows beside at most `held_by` rows of the others in each

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -120,7 +120,7 @@ def _starts(
     total = yield Sum(stacked, groups.label, spread=0.0)
     starts = jax.tree.map(lambda part: np.swapaxes(part, 0, 1), total)
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
-    known = there.any(0)
+    known = cast(np.ndarray, there.any(0))
     first = at(starts, (there.argmax(0), np.arange(nodes.n)))
     spare = chosen(known, first, own.theta)
     fill = lambda part, other: np.where(
@@ -145,7 +145,8 @@ def _is_mixture(theta: Mixture) -> np.ndarray:
     finite = (np.abs(np.concatenate(numbers, axis=-1)) < MOST).all(-1)
     variances = np.diagonal(theta.covariances, axis1=-2, axis2=-1)
     positive = ((variances > 0).all(-1) | (theta.weights <= 0)).all(-1)
-    return finite & positive & (theta.weights >= 0).all(-1) & (theta.weights.sum(-1) > 0)
+    some = (theta.weights >= 0).all(-1) & (theta.weights.sum(-1) > 0)
+    return cast(np.ndarray, finite & positive & some)
 
 
 def _best(
@@ -204,7 +205,7 @@ def sound(total: Statistics) -> np.ndarray:
     flat = np.concatenate([part.reshape(len(total.mass), -1) for part in jax.tree.leaves(total)], 1)
     variances = np.diagonal(total.second, axis1=-2, axis2=-1).reshape(len(flat), -1)
     finite = (np.abs(flat) < MOST).all(1)
-    return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
+    return cast(np.ndarray, finite & (total.mass >= 0).all(1) & (variances >= 0).all(1))
 
 
 def usable(total: np.ndarray, own: np.ndarray) -> np.ndarray:

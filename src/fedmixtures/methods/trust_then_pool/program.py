@@ -146,8 +146,8 @@ class TrustThenPool(Conversation):
         network = self._pooling(nodes, (yield Connect(everybody)))
         pooled = nodes, own, heard
         more = strengths, self.pool_steps
-        everyone, *sums = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        personal = yield from personal_level(nodes, own, *sums, self.held_by, network.label)
+        everyone, sums, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
+        personal = yield from personal_level(nodes, own, sums, full, self.held_by, network.label)
 
         gain = gains(nodes, own, personal, heard, nu)
         listens = gain.mean > 0
@@ -166,7 +166,7 @@ class TrustThenPool(Conversation):
         weight = yield from weights(nodes, density, network.label)
         return replace(
             self._weighed(nodes, units, found, density, weight),
-            nodes={"group": groups.label, "size": groups.size, "nu": sums[0].nu},
+            nodes={"group": groups.label, "size": groups.size, "nu": sums.nu},
             edges={"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live},
         )
 

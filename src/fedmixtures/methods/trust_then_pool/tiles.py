@@ -145,7 +145,7 @@ class TileTable:
             observed.reshape(-1, data.n_features)[all_places[::stretch] // stretch] = there
             observed = jnp.asarray(observed)
         per_fit = 1 << (int(np.median(self.n_tiles)).bit_length() - 1)
-        self.tiles = Tiles(*map(jnp.asarray, self._host), observed, per_fit)
+        self.tiles = Tiles(*map(jnp.asarray, self._host), observed=observed, per_fit=per_fit)
 
     def put_points(self, points: np.ndarray, weights: np.ndarray) -> None:
         """Points (mixtures, points, d) with weights, behind the rows."""
