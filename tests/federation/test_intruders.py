@@ -174,7 +174,7 @@ def test_the_log_says_what_left_and_no_values(tmp_path):
     sent = [line for line in lines if line["event"] == "sent"]
     assert [line["round"] for line in sent] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert {line["to"] for line in sent} == {"bergen", "delft"}
-    entries = {"time", "event", "job", "round", "to", "bytes", "merged"}
+    entries = {"time", "event", "job", "round", "to", "bytes", "kind", "numbers", "merged"}
     assert all(set(line) == entries for line in sent)
     model = sites.results(job)["aachen"]
     text = json.dumps(lines)

@@ -18,6 +18,8 @@ import numpy as np
 
 MAGIC = b"FMX1"
 MAX_FRAME_BYTES = 16 * 2**20
+MAX_DEPTH = 32
+"""Of lists and objects within each other in a head."""
 MAX_HEAD_BYTES = 2**18
 MAX_SEGMENTS = 1024
 MAX_AXES = 4
@@ -75,11 +77,27 @@ class Frame:
 def parsed_json(text: bytes) -> Any:
     """JSON as the standard has it: no NaN or infinity, no key twice, no endless nesting."""
     try:
-        return json.loads(
+        found = json.loads(
             text.decode(), object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite
         )
+        _not_deep(found)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise FrameError(f"not readable as JSON: {str(error)[:100]}") from None
+    return found
+
+
+def _not_deep(found: Any) -> None:
+    """How deep the reader itself goes is another matter in every Python."""
+    level = [found]
+    for _ in range(MAX_DEPTH):
+        level = [
+            part
+            for one in level
+            if isinstance(one, dict | list)
+            for part in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise ValueError(f"nested deeper than {MAX_DEPTH}")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
