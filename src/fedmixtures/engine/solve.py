@@ -18,10 +18,10 @@ from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
 from fedmixtures.graph.network import Network
+from fedmixtures.init import Start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Method, OneShot
-from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.programs import HubProgram
 from fedmixtures.methods.registry import check_gaps, method_named
@@ -34,7 +34,7 @@ def solve(
     method: Method | str,
     data: NodeData,
     network: Network | None = None,
-    init: KMeansStart | Local | Mixture | Mapping[Label, Mixture] | None = None,
+    init: Start | Mixture | Mapping[Label, Mixture] | None = None,
     *,
     n_components: int | Sequence[int] | None = None,
     n_rounds: int = 40,

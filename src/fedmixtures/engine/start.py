@@ -14,9 +14,8 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import Start
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
@@ -28,7 +27,7 @@ MOST_LOOKED_AT = 5_000_000
 
 
 def start_of(
-    init: KMeansStart | Local | Mixture | Mapping[Label, Mixture],
+    init: Start | Mixture | Mapping[Label, Mixture],
     data: NodeData,
     n_components: list[int],
     seed: int,
@@ -45,7 +44,7 @@ def start_of(
 
 
 def starting_mixtures(
-    init: KMeansStart | Local | Mixture | Mapping[Label, Mixture],
+    init: Start | Mixture | Mapping[Label, Mixture],
     data: NodeData,
     n_components: Sequence[int],
     seed: int,

@@ -18,6 +18,7 @@ from fedmixtures.engine.solve import solve
 from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network
+from fedmixtures.init import Start
 from fedmixtures.init.kmeans import KMeansStart
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Local
@@ -31,7 +32,7 @@ def own_fits() -> Local:
     return Local(engine="jax", prior=ShapePrior(), reg_covar=1e-3, n_init=10)
 
 
-STARTS: dict[str, Callable[[], KMeansStart | Local]] = {"kmeans": KMeansStart, "local": own_fits}
+STARTS: dict[str, Callable[[], Start]] = {"kmeans": KMeansStart, "local": own_fits}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def resolve_start(init: Any) -> Any:
     if isinstance(init, str):
         _checks.one_of("init", init, STARTS)
         return STARTS[init]()
-    if not isinstance(init, (KMeansStart, Local, Mapping)):
+    if not isinstance(init, (Start, Mapping)):
         raise ValueError(
             f"`init` is {init!r}. Give 'kmeans', 'local', KMeansStart(...), Local(...), or a "
             "mapping from node label to Mixture."
