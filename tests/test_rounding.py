@@ -191,7 +191,7 @@ def test_the_smaller_alpha_of_equally_good_ones(monkeypatch):
 
 def test_groups_that_explain_a_node_equally_well():
     """IFCA with groups that hold the same mixture, its components in another order."""
-    from fedmixtures.methods.compared.ifca import _choose
+    from fedmixtures.methods.compared.hub_em import _choose
     from fedmixtures.methods.programs import NodeRows
 
     one, rows = mixture(1, k=4), draw(mixture(1, k=4), 64)[None]

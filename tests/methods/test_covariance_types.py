@@ -47,7 +47,6 @@ EM_METHODS = [
     FedGrEM(n_orders=5),
     ConsensusEM(align=True),
     FedEM(),
-    FedEM(aggregate="average"),
     FedGenGMM(n_init=2, engine="jax", samples_per_component=20),
     IFCA(n_groups=2, restarts=1),
     CColME(n_init=1, n_rounds=3),

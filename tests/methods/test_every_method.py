@@ -37,7 +37,6 @@ EVERY = [
     FedEM(),
     FedGenGMM(n_init=2, engine="jax", samples_per_component=20),
     IFCA(n_groups=2),
-    IFCA(n_groups=2, aggregate="average"),
 ]
 ONE_OF_EACH = [
     FedKMeans(),

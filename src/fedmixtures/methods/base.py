@@ -107,13 +107,11 @@ class Method(eqx.Module):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Refuse what cannot work, before any work is done."""
-        del network
         if self.needs_equal_components:
             _checks.same_components(type(self).__name__, n_components)
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
         """The same method with what it takes from the rows before it begins; by default nothing."""
-        del data, n_components
         return self
 
     @property
@@ -123,7 +121,6 @@ class Method(eqx.Module):
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """What nodes settle before the first round; by default nothing, and nothing is sent."""
-        del participants
         return Prepared(theta)
 
     @property
@@ -157,7 +154,6 @@ class Method(eqx.Module):
 
     def remedy(self, weighted_degree: float) -> str:
         """What to change if the run diverges at a node of this weighted degree."""
-        del weighted_degree
         return "Look at the rows of that node."
 
 

@@ -127,5 +127,4 @@ class Conversation(Method):
 
         `rows` (nodes,) are those of the fitted nodes, `levels` and `account` what was found.
         """
-        del block, levels, rows, account
         return None

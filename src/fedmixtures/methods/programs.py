@@ -87,9 +87,9 @@ class NodeProgram(Method):
     def step(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> tuple[Any, Info]:
         """One round: neighbours' messages in, the new state and what can be seen of it out."""
 
-    @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
-        """The nodes' mixtures; nothing is sent."""
+        """The nodes' mixtures, by default the state; nothing is sent."""
+        return state
 
 
 class HubProgram(Method):
@@ -120,9 +120,9 @@ class HubProgram(Method):
     def step(self, state: Any, kept: Any, reply: Any, data: NodeRows) -> tuple[Any, Info]:
         """The hub's reply in, the new state and what can be seen of the old one out."""
 
-    @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
-        """The nodes' mixtures; nothing is sent."""
+        """The nodes' mixtures, by default the state; nothing is sent."""
+        return state
 
 
 def counts(data: NodeRows) -> RowWeights:

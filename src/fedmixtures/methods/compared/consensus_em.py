@@ -122,7 +122,6 @@ class ConsensusEM(EMMethod, NodeProgram):
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> FilterState:
         """The filter begins at the first E-step."""
-        del keys
         own, loss = _e_step(theta, data)
         return FilterState(theta, own, own, loss)
 
@@ -134,7 +133,6 @@ class ConsensusEM(EMMethod, NodeProgram):
         self, state: FilterState, inbox: Inbox, data: NodeRows, keys: Keys
     ) -> tuple[FilterState, Info]:
         """One filter step, the M-step, and the E-step to be sent next."""
-        del keys
         received = self._matched(state, inbox.broadcast) if self.align else inbox.broadcast
         mixed = self._filtered(state, received, inbox.weight)
         theta = self._m_step(state.theta, mixed, data)
@@ -144,12 +142,10 @@ class ConsensusEM(EMMethod, NodeProgram):
 
     def result(self, state: FilterState, data: NodeRows) -> Mixture:
         """The parameters of the last M-step."""
-        del data
         return state.theta
 
     def remedy(self, weighted_degree: float) -> str:
         """Name the gain."""
-        del weighted_degree
         return f"Lower eps (it is {self.eps:g}), or raise reg_covar (it is {self.reg_covar:g})."
 
     def _filtered(self, state: FilterState, received: tuple, weight: PerSlot) -> OriginMoments:

@@ -127,7 +127,6 @@ class FedGrEM(HubProgram):
 
     def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Shrunk:
         """The common numbering is the only thing agreed upon."""
-        del shared, data
         return Shrunk(theta, jnp.maximum(theta.weights, SMALLEST_START_WEIGHT))
 
     def upload(self, state: Shrunk, data: NodeRows) -> tuple[tuple, tuple]:
@@ -163,12 +162,10 @@ class FedGrEM(HubProgram):
 
     def result(self, state: Shrunk, data: NodeRows) -> Mixture:
         """The node's own mixture."""
-        del data
         return state.theta
 
     def remedy(self, weighted_degree: float) -> str:
         """Name the step."""
-        del weighted_degree
         return f"Lower eta (it is {self.eta:g}); steps above 0.5 may overshoot."
 
     def _gradient_step(self, state: Shrunk, s: Statistics, data: NodeRows) -> tuple[Array, Array]:

@@ -91,7 +91,6 @@ class NeighbourKMeans(NodeProgram):
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Centres:
         """The centres of local k-means, on which a Lloyd step changes nothing."""
-        del data, keys
         return Centres(theta.means, theta.means)
 
     def outgoing(self, state: Centres) -> Means:
@@ -102,7 +101,6 @@ class NeighbourKMeans(NodeProgram):
         self, state: Centres, inbox: Inbox, data: NodeRows, keys: Keys
     ) -> tuple[Centres, Info]:
         """Mean of own and matched received centres, then a Lloyd step."""
-        del keys
         received = jax.vmap(jax.vmap(matched, (None, 0)))(state.own, inbox.broadcast)
         total = state.own + jnp.einsum("ns,nskd->nkd", inbox.weight, received)
         averaged = total / (1 + inbox.weight.sum(-1))[:, None, None]
@@ -127,12 +125,10 @@ class HubKMeans(HubProgram):
 
     def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Centres:
         """The centres of local k-means."""
-        del shared, data
         return Centres(theta.means, theta.means)
 
     def upload(self, state: Centres, data: NodeRows) -> tuple[Means, None]:
         """The own centres."""
-        del data
         return state.own, None
 
     def hub(
