@@ -6,18 +6,18 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.cli.console import RoundsBar, console
+from fedmixtures.cli.console import console
+from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.prepare import Task
-from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.evaluate import Evaluator
-from fedmixtures.engine.run.watch import Progress
+from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.align import aligned
 from fedmixtures.estimators.comparison import all_rows_pooled, listens, own_data_only, own_level
@@ -55,7 +55,7 @@ class Watch:
 
     task: Task
     folder: RunFolder | None
-    bar: RoundsBar | None
+    teller: Teller
     records: list[dict[str, Any]] = field(default_factory=list)
     snapshots: dict[int, Mixture] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
@@ -77,9 +77,7 @@ class Watch:
         reached = progress.round
         self.snapshots[reached] = progress.theta
         self._look({reached: progress.theta})
-        objective = self.records[-1]["objective"] if self.records else None
-        if self.bar is not None:
-            self.bar.reached(reached, objective, self.held_out.get(reached))
+        self.teller(replace(progress, records=self.records[-1:]))
         if self.folder is not None:
             self.folder.write_history(self.history())
             self.folder.write_snapshots(self.snapshots)
@@ -136,9 +134,10 @@ def fit_watched(
     checkpoint = None if folder is None else folder.file(CHECKPOINT)
     begun = read_checkpoint(checkpoint) if resume and checkpoint and checkpoint.is_file() else None
     done = 0 if begun is None else begun.round
-    with RoundsBar(settings.rounds, done) as bar, warnings.catch_warnings(record=True) as caught:
+    teller = Teller(settings.rounds, enabled=True)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        watch = Watch(task, folder, bar)
+        watch = Watch(task, folder, teller)
         if begun is not None:
             watch.restore(done)
         solution = task.problem.solve(
@@ -146,12 +145,13 @@ def fit_watched(
             seed=settings.seed,
             report_every=max(1, round(settings.rounds / LOOKS)),
             watch=watch,
-            announce=bar.announce,
+            announce=partial(teller.say, lasting=False),
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=NetworkGaussianMixture().tol,
             keep_interrupted=True,
         )
+    teller.ended(solution)
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
     return as_fitted(task, settings, solution, watch, tuple(notes))
 
