@@ -14,9 +14,9 @@ import pytest
 from fedmixtures import KMeansStart, Local, Mixture, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import selection
-from fedmixtures.estimators.align import aligned_orders
+from fedmixtures.estimators.solutions import aligned_orders
 from fedmixtures.federation.node.gate import Gate, merge_nearest
-from fedmixtures.graph.convert import from_edges
+from fedmixtures.graph import from_edges
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.init.kmeans import tightest_clustering
 from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus

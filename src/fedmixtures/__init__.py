@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from fedmixtures.estimators.selection import select_components as select_components
     from fedmixtures.estimators.sklearn_api import from_sklearn as from_sklearn
     from fedmixtures.estimators.sklearn_api import to_sklearn as to_sklearn
-    from fedmixtures.graph.generate import complete as complete
     from fedmixtures.graph.generate import erdos_renyi_ring as erdos_renyi_ring
     from fedmixtures.graph.generate import nearest_neighbours as nearest_neighbours
     from fedmixtures.graph.generate import stochastic_blocks as stochastic_blocks
     from fedmixtures.graph.network import Network as Network
+    from fedmixtures.graph.network import complete as complete
     from fedmixtures.init.kmeans import KMeansStart as KMeansStart
     from fedmixtures.methods.base import Backtracking as Backtracking
     from fedmixtures.methods.compared.averaging import CColME as CColME
@@ -69,8 +69,8 @@ _HOMES = {
         "estimators.network_mixture": "NetworkGaussianMixture",
         "estimators.persist": "load",
         "estimators.selection": "NodeKFold select_alpha select_components",
-        "graph.network": "Network",
-        "graph.generate": "complete erdos_renyi_ring nearest_neighbours stochastic_blocks",
+        "graph.network": "Network complete",
+        "graph.generate": "erdos_renyi_ring nearest_neighbours stochastic_blocks",
         "init.kmeans": "KMeansStart",
         "methods.base": "Backtracking",
         "methods.gtvmin": "GTVMin",

@@ -20,7 +20,8 @@ from fedmixtures import (
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import METHODS
-from fedmixtures.graph.generate import complete, ring
+from fedmixtures.graph.generate import ring
+from fedmixtures.graph.network import complete
 from fedmixtures.methods.base import OneShot
 from fedmixtures.methods.programs import HubProgram, NodeProgram
 

@@ -16,7 +16,7 @@ from fedmixtures import (
     load,
 )
 from fedmixtures.estimators.resolve import METHODS
-from fedmixtures.graph.generate import complete
+from fedmixtures.graph.network import complete
 from fedmixtures.methods.compared import averaging, dfmr, federico, fedgem
 from fedmixtures.methods.compared.pooling import moment_match
 

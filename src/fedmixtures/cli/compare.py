@@ -231,8 +231,8 @@ def demo(
         fits[name] = this, one, fit_watched(this, one)
     beside = baselines(*fits[SHOWN[-1]])  # all are compared with those of the one that is reported
     runs = {
-        name: (*fit, scores_beside(fit[0], fit[2], beside), beside.notes)
-        for name, fit in fits.items()
+        name: (this, one, fitted, scores_beside(this, fitted, beside), beside.notes)
+        for name, (this, one, fitted) in fits.items()
     }
     _print_demo(len(task.labels), runs)
     content = write_run(folder, *runs[SHOWN[-1]])
@@ -308,8 +308,8 @@ def methods() -> None:
     for name, make in METHODS.items():
         method = make()
         line = (type(method).__doc__ or "").strip().splitlines()[0].rstrip(".")
-        if hasattr(method, "discrepancy"):
-            line = f"{line}: {type(method.discrepancy).__name__}"
+        if (discrepancy := getattr(method, "discrepancy", None)) is not None:
+            line = f"{line}: {type(discrepancy).__name__}"
         line += " (rows leave their nodes)" if method.moves_rows else ""
         given = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
         settings = ", ".join(

@@ -51,8 +51,8 @@ def predict(
     from fedmixtures import _checks
     from fedmixtures.cli.fitting import load_run
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.estimators.newcomers import unknown
     from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+    from fedmixtures.estimators.solutions import unknown
     from fedmixtures.io.runs import check_new, write_assignments
     from fedmixtures.io.tables import read_table
 

@@ -270,7 +270,7 @@ def _begin(settings: Any, out: Path) -> None:
     from fedmixtures.cli.console import understood
     from fedmixtures.cli.prepare import choose_automatic, hint_scale, prepare, standardizes
     from fedmixtures.estimators.resolve import resolve_devices
-    from fedmixtures.estimators.rows import notes_on_columns
+    from fedmixtures.estimators.sklearn_api import notes_on_columns
     from fedmixtures.io.runs import RunFolder
 
     _checks.whole("--rounds", settings.rounds, minimum=0)

@@ -19,13 +19,12 @@ from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import FitWarning, Solution
-from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.comparison import all_rows_pooled, listens, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
-from fedmixtures.estimators.reporting import findings_of
-from fedmixtures.estimators.resolve import resolve_devices
+from fedmixtures.estimators.reporting import findings_of, own_densities
+from fedmixtures.estimators.resolve import all_rows_pooled, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+from fedmixtures.estimators.solutions import aligned
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -40,10 +39,11 @@ from fedmixtures.io.runs import (
     write_checkpoint,
     write_text,
 )
+from fedmixtures.methods.base import Method
+from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.page import headline, render
-from fedmixtures.report.scores import Scores
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
@@ -186,58 +186,44 @@ class Baselines:
 def baseline_scores(
     task: Task, settings: FitSettings, fitted: Fitted
 ) -> tuple[Scores, tuple[str, ...]]:
-    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed.
-
-    Where nobody could hear another, the fit itself is the one with own data only.
-    """
+    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed."""
     beside = baselines(task, settings, fitted)
     return scores_beside(task, fitted, beside), beside.notes
 
 
 def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     """Fit what there is to compare with, if any row was held out to compare on."""
-    if task.test is None or not task.method.has_likelihood:
+    test, rows = task.test, task.problem.data.rows
+    if test is None or not task.method.has_likelihood:
         return Baselines()
-    rows = task.problem.data.rows
-    values = pooled = None
-    notes: tuple[str, ...] = ()
-    solution = fitted.model.solution_
-    own = own_level(solution)
-    if not listens(solution, task.network):
-        pass  # the fit itself is the one with own data only
-    elif own is not None:
-        values = log_densities(own, task.test)
-    else:
-        method = own_data_only(task.method, rows)
-        values, notes = _baseline(task.fitted_by(method), settings, "own data only")
+    notes: list[str] = []
+
+    def densities(words: str, method: Method) -> np.ndarray:
+        """Of the held-out rows under another method's mixtures."""
+        with (
+            console.status(f"for comparison: {words}"),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("always", FitWarning)
+            how = {"n_rounds": settings.rounds, "seed": settings.seed}
+            solution = task.fitted_by(method).problem.solve(**how)
+            values = log_densities(solution.changed(task.scale.original), test)
+        notes.extend(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
+        return values
+
+    known = fitted.model.solution_, task.network, task.method, rows, test
+    own, pooled = own_densities(*known, partial(densities, "own data only")), None
     if settings.pooled and not isinstance(task.components, dict):
-        method = all_rows_pooled(task.method, rows)
-        pooled, more = _baseline(task.fitted_by(method), settings, "all rows pooled")
-        notes += more
-    return Baselines(values, pooled, notes)
+        pooled = densities("all rows pooled", all_rows_pooled(task.method, rows))
+    return Baselines(own, pooled, tuple(notes))
 
 
 def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
     """The fit's own held-out log-likelihood beside those."""
-    nodes = task.table.nodes[task.held_out]
     if task.test is None or not task.method.has_likelihood:
-        return Scores.of(task.labels, nodes[:0], np.zeros(0), None, None)
+        return Scores.of(task.labels, None)
     network = log_densities(fitted.model.solution_, task.test)
-    return Scores.of(task.labels, nodes, network, beside.own, beside.pooled)
-
-
-def _baseline(task: Task, settings: FitSettings, words: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Log-density of the held-out rows under another method's mixtures."""
-    with (
-        console.status(f"for comparison: {words}"),
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always", FitWarning)
-        solution = task.problem.solve(n_rounds=settings.rounds, seed=settings.seed)
-        solution = solution.changed(task.scale.original)
-        assert task.test is not None  # nothing is compared without
-        values = log_densities(solution, task.test)
-    return values, tuple(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
+    return Scores.of(task.labels, task.test, network, beside.own, beside.pooled)
 
 
 def findings(

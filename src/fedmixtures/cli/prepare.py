@@ -15,8 +15,8 @@ from fedmixtures import _checks
 from fedmixtures.cli.console import console
 from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.main import say
-from fedmixtures.data.node_data import NodeData
-from fedmixtures.data.partition import holdout, rows_by_node
+from fedmixtures.data.node_data import NodeData, rows_by_node
+from fedmixtures.data.scenarios import holdout
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.resolve import Problem
 from fedmixtures.estimators.selection import select_alpha, select_components

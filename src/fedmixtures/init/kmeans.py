@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_least
-from fedmixtures.data.gaps import filled
-from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.data.node_data import NodeData, filled, label_hash
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus

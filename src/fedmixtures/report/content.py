@@ -14,9 +14,9 @@ from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.solution import Certificate, History
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Levels
+from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report import neighbours, planes
-from fedmixtures.report.scores import Scores
 from fedmixtures.report.svg import told_apart
 
 MOST_EDGES = 6000

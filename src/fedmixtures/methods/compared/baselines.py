@@ -21,8 +21,7 @@ from threadpoolctl import threadpool_limits
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
-from fedmixtures.data.gaps import by_pattern, filled, padded
-from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.data.node_data import NodeData, by_pattern, filled, label_hash, padded
 from fedmixtures.init.kmeans import (
     BATCHED_FROM,
     clustered_mixture,

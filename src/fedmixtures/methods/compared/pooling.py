@@ -16,8 +16,7 @@ from threadpoolctl import threadpool_limits
 from fedmixtures import _checks
 from fedmixtures._ties import first_least, first_matching
 from fedmixtures._types import Array, PerNode, Weights
-from fedmixtures.data.gaps import by_pattern, padded
-from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.node_data import NodeData, by_pattern, padded
 from fedmixtures.init.kmeans import tightest_clustering
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
