@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, rows_by_node
 
-CLEAR = 1.96
-"""A difference of fewer standard errors than this counts as no clear change."""
+CLEAR = 1.96  # a difference of fewer standard errors than this counts as no clear change
 
 
 def node_means(log_density: ArrayLike, nodes: ArrayLike) -> dict[Hashable, float]:
@@ -210,16 +209,11 @@ class Scores:
     """Mean log-density of each node's held-out rows; NaN where there is none."""
 
     labels: tuple[Label, ...]
-    n_held_out: np.ndarray
-    """Held-out rows of each node."""
-    local: np.ndarray
-    """Own data only."""
-    network: np.ndarray
-    """With neighbours."""
-    pooled: np.ndarray
-    """One mixture of all rows, where that was allowed."""
-    error: np.ndarray
-    """Standard error of `network - local`, from the rows' own differences."""
+    n_held_out: np.ndarray  # held-out rows of each node
+    local: np.ndarray  # own data only
+    network: np.ndarray  # with neighbours
+    pooled: np.ndarray  # one mixture of all rows, where that was allowed
+    error: np.ndarray  # standard error of `network - local`, from the rows' own differences
 
     @classmethod
     def of(

@@ -84,8 +84,7 @@ class FitSettings(TableOptions):
     """Everything that decides the numbers of a run, as `config.toml` keeps it."""
 
     data: tuple[str, ...] = ()
-    features: Any = None
-    """Names as a tuple; None: all but the node column."""
+    features: Any = None  # names as a tuple; None: all but the node column
     method: str = "trust"
     alpha: str | None = None
     pooled: bool = True

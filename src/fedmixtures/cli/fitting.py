@@ -121,8 +121,7 @@ class Fitted:
     """A fitted model, aligned and in the table's units, and what was seen on the way."""
 
     model: NetworkGaussianMixture
-    theta_scaled: Mixture
-    """The same mixtures in the units of the fit."""
+    theta_scaled: Mixture  # the same mixtures in the units of the fit
     watch: Watch
     warnings: tuple[str, ...] = ()
 

@@ -70,10 +70,8 @@ class Task:
     """Everything a fit needs; rows are grouped by node once."""
 
     table: Table
-    data: NodeData
-    """All rows by node, in the units of the table."""
-    held_out: np.ndarray
-    """Which rows are held out."""
+    data: NodeData  # all rows by node, in the units of the table
+    held_out: np.ndarray  # which rows are held out
     scale: Scale
     problem: Problem
     """What is solved: the other rows, as the fit sees them, with network, method, components."""

@@ -24,8 +24,7 @@ from fedmixtures.mixture.moments import column_moments
 
 LENGTHS = (1, 2, 4, 8, 16, 32)
 """Of stretches; powers of two, so that padded numbers of rows are multiples of them."""
-MOST_DONORS = 1000
-"""Rows of a node that others are filled from."""
+MOST_DONORS = 1000  # rows of a node that others are filled from
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,9 @@ class NodeData:
     labels: tuple[Label, ...]
     rows: np.ndarray
     row_weights: np.ndarray
-    offsets: np.ndarray
-    """Node i holds rows ``offsets[i]`` to ``offsets[i + 1]``."""
-    source_index: np.ndarray
-    """Where each row stood in the table it came from."""
-    stretch: int = 0
-    """Rows that stand together and lack the same cells, once put `by_pattern`."""
+    offsets: np.ndarray  # node i holds rows ``offsets[i]`` to ``offsets[i + 1]``
+    source_index: np.ndarray  # where each row stood in the table it came from
+    stretch: int = 0  # rows that stand together and lack the same cells, once put `by_pattern`
 
     @classmethod
     def from_rows(cls, X: np.ndarray, nodes: Any = None, sample_weight: Any = None) -> NodeData:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
 COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8a62a8", "#c79a2e", "#4aa3b5", "#b05a86", "#7a7a7a")
-NAMED = 25
-"""Up to so many nodes have their names in the picture."""
+NAMED = 25  # up to so many nodes have their names in the picture
 
 
 def findings_of(

@@ -35,8 +35,7 @@ from fedmixtures.mixture.conditional import conditional_draws, conditional_means
 from fedmixtures.mixture.covariance_types import is_of_type, n_parameters
 from fedmixtures.mixture.mixture import Mixture
 
-DENSITY = "density"
-"""The level that is all levels together, weighed."""
+DENSITY = "density"  # the level that is all levels together, weighed
 
 
 def log_joints(solution: Solution, data: NodeData) -> np.ndarray:

@@ -114,8 +114,7 @@ def from_sklearn(model: GaussianMixture) -> Mixture:
     return Mixture(model.weights_, model.means_, covariances)
 
 
-FEW_VALUES = 10
-"""A column of at most so many values, each ten times on average, is told of."""
+FEW_VALUES = 10  # a column of at most so many values, each ten times on average, is told of
 
 
 def split_nodes(X: Any, nodes: Any) -> tuple[Any, Any]:

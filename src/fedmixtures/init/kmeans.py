@@ -23,10 +23,8 @@ from fedmixtures.mixture.mixture import Mixture
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
-BATCHED_FROM = 200
-"""Nodes from which on compiling the batched program pays."""
-APART = 1e-8
-"""How far rows are moved, in standard deviations of a feature."""
+BATCHED_FROM = 200  # nodes from which on compiling the batched program pays
+APART = 1e-8  # how far rows are moved, in standard deviations of a feature
 
 
 @dataclass(frozen=True)

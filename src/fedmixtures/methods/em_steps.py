@@ -30,10 +30,8 @@ from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
-HALVINGS = 20
-"""A node that finds no lower value within so many halvings stays where it is."""
-ROUNDING = 1e-10
-"""Values this close are equal, relative to their size."""
+HALVINGS = 20  # a node that finds no lower value within so many halvings stays where it is
+ROUNDING = 1e-10  # values this close are equal, relative to their size
 
 
 class Pseudorows(eqx.Module):

@@ -32,10 +32,8 @@ def log_joint(
 class GappyRows(eqx.Module):
     """Rows with missing cells, in stretches of one length whose rows lack the same cells."""
 
-    x: Float[Array, "*nodes m d"]
-    """Any number where a cell is missing."""
-    observed: Bool[Array, "*nodes stretches d"]
-    """Which cells the rows of every stretch have."""
+    x: Float[Array, "*nodes m d"]  # any number where a cell is missing
+    observed: Bool[Array, "*nodes stretches d"]  # which cells the rows of every stretch have
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -12,8 +12,7 @@ from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
-EMPTY = 1e-8
-"""A component with less mass than this keeps its mean and covariance."""
+EMPTY = 1e-8  # a component with less mass than this keeps its mean and covariance
 
 
 class ShapePrior(eqx.Module):
@@ -27,8 +26,7 @@ class ShapePrior(eqx.Module):
 
     strength: float | Array = 8.0
     r"""$\nu$, in rows; inside a program also one for each node, (nodes, 1, 1, 1)."""
-    extra_mass: float = 1.0
-    """$a_0$, in rows."""
+    extra_mass: float = 1.0  # $a_0$, in rows
 
     def __check_init__(self):
         for name in ("strength", "extra_mass"):

@@ -19,21 +19,16 @@ from fedmixtures.mixture.density import GappyRows, log_joint, observed_terms
 from fedmixtures.mixture.linear import cholesky, inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
-KAPPA = 1.0
-"""Weight of the centre against the outer points; one keeps all weights positive."""
+KAPPA = 1.0  # weight of the centre against the outer points; one keeps all weights positive
 
 
 class Statistics(eqx.Module):
     r"""Weighted sums over rows, with responsibilities $r_c(x)$ and $\delta_c = x - \mu_c$."""
 
-    log_likelihood: PerNode
-    r"""$\sum_x w \ln p(x)$"""
-    mass: Float[Array, "nodes k"]
-    r"""$\sum_x w\, r_c$"""
-    first: Float[Array, "nodes k d"]
-    r"""$\sum_x w\, r_c\, \delta_c$"""
-    second: Float[Array, "nodes k d d"]
-    r"""$\sum_x w\, r_c\, \delta_c \delta_c^\top$"""
+    log_likelihood: PerNode  # $\sum_x w \ln p(x)$
+    mass: Float[Array, "nodes k"]  # $\sum_x w\, r_c$
+    first: Float[Array, "nodes k d"]  # $\sum_x w\, r_c\, \delta_c$
+    second: Float[Array, "nodes k d d"]  # $\sum_x w\, r_c\, \delta_c \delta_c^\top$
 
 
 def plain_statistics(

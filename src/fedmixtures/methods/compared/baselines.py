@@ -40,10 +40,8 @@ from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.mixture import Mixture
 
 POOL, HUB = "all nodes together", "the hub"
-BATCH_CELLS = 20_000_000
-"""Rows times components of all fits in one device call, at most."""
-MANY_ROWS = 50_000
-"""A fit of this many rows gains from threads."""
+BATCH_CELLS = 20_000_000  # rows times components of all fits in one device call, at most
+MANY_ROWS = 50_000  # a fit of this many rows gains from threads
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,10 @@ class OneFit:
 
     label: Label
     rows: np.ndarray
-    counts: np.ndarray
-    """Weight of each row."""
+    counts: np.ndarray  # weight of each row
     n_components: int
     seed: int
-    start: Mixture | None = None
-    """Begin here, instead of k-means."""
+    start: Mixture | None = None  # begin here, instead of k-means
 
 
 @dataclass(frozen=True)

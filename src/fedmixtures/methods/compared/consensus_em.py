@@ -58,10 +58,8 @@ class FilterState(eqx.Module):
     """State of a node."""
 
     theta: Mixture
-    own: OriginMoments
-    """u: the E-step under `theta`."""
-    mixed: OriginMoments
-    """x: the state of the filter."""
+    own: OriginMoments  # u: the E-step under `theta`
+    mixed: OriginMoments  # x: the state of the filter
     loss: PerNode
 
 

@@ -31,10 +31,8 @@ from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
-REFIT_STEPS = 20
-"""EM steps on the rows that do not judge, from the fit of all rows."""
-SMALLEST_SHARE = 1e-6
-"""A neighbour with a smaller weight is left out of the result."""
+REFIT_STEPS = 20  # EM steps on the rows that do not judge, from the fit of all rows
+SMALLEST_SHARE = 1e-6  # a neighbour with a smaller weight is left out of the result
 
 
 class FedeRiCo(FromLocalFits):
@@ -73,7 +71,7 @@ class FedeRiCo(FromLocalFits):
         theta = self.local_fits(block)
         if self.held_out_share:
             theta = self._refitted(theta, rows, fitted)
-        # A node looks at its own model and at one over every edge: the first n views, and the rest.
+        # a node looks at its own model and at one over every edge: the first n views, and the rest.
         node = np.concatenate([np.arange(n), block.receiver])
         share = 1 / np.bincount(node)[node]
         for t in range(self.n_rounds):

@@ -48,8 +48,7 @@ from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
-SMALLEST_START_WEIGHT = 0.02
-"""Steps are divided by the starting weight: a tiny one would overshoot."""
+SMALLEST_START_WEIGHT = 0.02  # steps are divided by the starting weight: a tiny one would overshoot
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-3, 1e30
 
 

@@ -29,8 +29,7 @@ from fedmixtures.methods.programs import (
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
-SMALLEST_VARIANCE = 1e-6
-"""Where every row is a centre."""
+SMALLEST_VARIANCE = 1e-6  # where every row is a centre
 
 
 class FedKMeans(Method):
@@ -76,10 +75,8 @@ class FedKMeans(Method):
 class Centres(eqx.Module):
     """State of a node."""
 
-    averaged: Means
-    """The mean of the last round: the result."""
-    own: Means
-    """After the Lloyd step on the own rows: what is sent."""
+    averaged: Means  # the mean of the last round: the result
+    own: Means  # after the Lloyd step on the own rows: what is sent
 
 
 class NeighbourKMeans(NodeProgram):

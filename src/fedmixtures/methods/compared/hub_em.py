@@ -115,8 +115,7 @@ class Report(eqx.Module):
 
     group: Int[Array, "nodes restarts"]
     loss: Float[Array, "nodes restarts"]
-    update: tuple
-    """Counts and moments under the group's mixture."""
+    update: tuple  # counts and moments under the group's mixture
 
 
 class IFCA(EMMethod, HubProgram):

@@ -30,8 +30,7 @@ from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
-N_INIT = 10
-"""Restarts of the hub's k-means."""
+N_INIT = 10  # restarts of the hub's k-means
 SMALLEST_WEIGHT = 1e-12
 """A component may fade at a node; it is never struck out, so that it can come back."""
 
