@@ -18,7 +18,7 @@ from fedmixtures.estimators.solutions import aligned_orders
 from fedmixtures.federation.node.gate import Gate, merge_nearest
 from fedmixtures.graph import from_edges
 from fedmixtures.graph.generate import nearest_neighbours
-from fedmixtures.init.kmeans import tightest_clustering
+from fedmixtures.init import tightest_clustering
 from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus
 from fedmixtures.mixture.arithmetic import double
 from helpers import WIDE, draw, mixture

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedmixtures.graph.generate import stochastic_blocks as stochastic_blocks
     from fedmixtures.graph.network import Network as Network
     from fedmixtures.graph.network import complete as complete
-    from fedmixtures.init.kmeans import KMeansStart as KMeansStart
+    from fedmixtures.init import KMeansStart as KMeansStart
     from fedmixtures.methods.base import Backtracking as Backtracking
     from fedmixtures.methods.compared.averaging import CColME as CColME
     from fedmixtures.methods.compared.averaging import GraphFedEM as GraphFedEM
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from fedmixtures.methods.registry import register_discrepancy as register_discrepancy
     from fedmixtures.methods.registry import register_method as register_method
     from fedmixtures.methods.trust_then_pool import TrustThenPool as TrustThenPool
-    from fedmixtures.mixture.em import ShapePrior as ShapePrior
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
     from fedmixtures.mixture.mixture import Mixture as Mixture
+    from fedmixtures.mixture.moments import ShapePrior as ShapePrior
 
 # Where every public name lives; loaded on first use, so that importing us stays quick.
 _HOMES = {
@@ -71,7 +71,7 @@ _HOMES = {
         "estimators.selection": "NodeKFold select_alpha select_components",
         "graph.network": "Network complete",
         "graph.generate": "erdos_renyi_ring nearest_neighbours stochastic_blocks",
-        "init.kmeans": "KMeansStart",
+        "init": "KMeansStart",
         "methods.base": "Backtracking",
         "methods.gtvmin": "GTVMin",
         "methods.registry": "register_discrepancy register_method",
@@ -85,7 +85,7 @@ _HOMES = {
         "methods.compared.fedgem": "FedGEM",
         "methods.compared.federico": "FedeRiCo",
         "methods.trust_then_pool": "TrustThenPool",
-        "mixture.em": "ShapePrior",
+        "mixture.moments": "ShapePrior",
         "mixture.feasible": "FeasibleSet",
         "mixture.mixture": "Mixture",
     }.items()

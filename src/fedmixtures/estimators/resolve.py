@@ -17,14 +17,12 @@ from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
-from fedmixtures.init import Start
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart, Start
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Centralized, Local
 from fedmixtures.methods.registry import METHODS, check_gaps
 from fedmixtures.mixture.covariance_types import check_type
-from fedmixtures.mixture.em import ShapePrior
-from fedmixtures.mixture.moments import column_moments
+from fedmixtures.mixture.moments import ShapePrior, column_moments
 
 
 def own_fits() -> Local:

@@ -29,10 +29,10 @@ from fedmixtures.estimators.solutions import (
     unknown,
     warn_of_newcomers,
 )
-from fedmixtures.init.kmeans import node_seed
+from fedmixtures.init import node_seed
 from fedmixtures.methods.base import Method
-from fedmixtures.mixture.conditional import conditional_draws, conditional_means
 from fedmixtures.mixture.covariance_types import is_of_type, n_parameters
+from fedmixtures.mixture.density import conditional_draws, conditional_means
 from fedmixtures.mixture.mixture import Mixture
 
 DENSITY = "density"  # the level that is all levels together, weighed

@@ -50,9 +50,9 @@ from fedmixtures.methods.programs import (
     NodeRows,
     squared_distance,
 )
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 
 
 class GTVMin(NodeProgram):

@@ -43,8 +43,8 @@ from fedmixtures.methods.compared.pooling import (
 )
 from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
 from fedmixtures.mixture.covariance_types import of_type
-from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import EMPTY
 
 
 class GraphFedEM(FromLocalFits):

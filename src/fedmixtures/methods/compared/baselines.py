@@ -22,7 +22,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, by_pattern, filled, label_hash, padded
-from fedmixtures.init.kmeans import (
+from fedmixtures.init import (
     BATCHED_FROM,
     clustered_mixture,
     clusterings,

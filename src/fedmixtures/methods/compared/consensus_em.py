@@ -36,11 +36,10 @@ from fedmixtures.methods.programs import (
     NodeRows,
     squared_distance,
 )
-from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import EMPTY, Statistics
 
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e30
 """Bounds on eigenvalues: what a filter has mixed need not be a covariance."""

@@ -20,7 +20,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import in_order
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart
 from fedmixtures.methods.base import OneShot, Outcome
 from fedmixtures.methods.compared.pooling import (
     EMMethod,

@@ -17,18 +17,17 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least, first_matching
 from fedmixtures._types import Array, PerNode, Weights
 from fedmixtures.data.node_data import NodeData, by_pattern, padded
-from fedmixtures.init.kmeans import tightest_clustering
+from fedmixtures.init import tightest_clustering
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
 from fedmixtures.kernels.dispatch import log_joints, statistics
 from fedmixtures.methods.base import Method, Participants
 from fedmixtures.methods.conversation import Block
 from fedmixtures.methods.programs import NodeRows
-from fedmixtures.mixture import em
+from fedmixtures.mixture import moments
 from fedmixtures.mixture.density import GappyRows
-from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
 
 N_INIT = 10  # restarts of the hub's k-means
 SMALLEST_WEIGHT = 1e-12
@@ -57,7 +56,7 @@ class EMMethod(Method):
 
     def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
         """New mixtures from statistics taken under `theta`, with ridge and prior."""
-        return em.m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
+        return moments.m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
     def m_step_on_host(self, theta: Mixture, s: Statistics) -> Mixture:
         """The same, compiled by itself, from and to NumPy."""
@@ -255,7 +254,7 @@ def _densities(models, rows):
 @jit_in_order
 def _m_step(theta, s, ridge, prior, covariance_type: str) -> Mixture:
     theta, s = jax.tree.map(jnp.asarray, (theta, s))
-    return em.m_step(theta, s, ridge, prior, covariance_type)
+    return moments.m_step(theta, s, ridge, prior, covariance_type)
 
 
 @jit_in_order

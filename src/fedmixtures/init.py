@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 BATCHED_FROM = 200  # nodes from which on compiling the batched program pays
 APART = 1e-8  # how far rows are moved, in standard deviations of a feature
+
+
+@runtime_checkable
+class Start(Protocol):
+    """Whatever makes starting mixtures of rows: `KMeansStart`, or the fits of `Local`."""
+
+    def mixtures(
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+    ) -> Mixture:
+        """Those of all nodes, stacked; `default_ridge` is what the method can bear at least."""
+        ...
 
 
 @dataclass(frozen=True)
