@@ -1,4 +1,4 @@
-"""Density of a mixture, also where cells are missing: the definitions that kernels are tested by."""
+"""Density of a mixture, also where cells are missing: what the fast kernels are tested against."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def _conditional(mixture: Mixture, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     r"""Log joint (m, k), expectations (m, k, missing) and factors (k, missing, missing).
 
     With $\Sigma_c = LL^\top$, observed features O before missing M, $z = L_{OO}^{-1} (x - \mu_c)_O$
-    gives the density of what is there, $\mu_{c,M} + L_{MO} z$ is the expectation of what is not, and
-    $L_{MM}$ factorises the covariance that is left.
+    gives the density of what is there, $\mu_{c,M} + L_{MO} z$ is the expectation of what is not,
+    and $L_{MM}$ factorises the covariance that is left.
     """
     gone = np.isnan(rows[0])
     order = np.argsort(gone, kind="stable")
