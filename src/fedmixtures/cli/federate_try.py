@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.cli.console import say, understood
+from fedmixtures.cli.console import understood
+from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
+from fedmixtures.cli.main import say
 from fedmixtures.cli.prepare import Task, prepare, standardizes
-from fedmixtures.cli.settings import FitSettings
+from fedmixtures.engine.run.watch import Teller
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.left import what_left
@@ -130,7 +132,9 @@ def collected(
     """What came back, as the report knows it. Losses stay at the sites, so none are shown."""
     mixtures = {name: models[name] for name in task.labels}
     solution = Solution.collected(mixtures, job.n_rounds, traffic(machine, job))
-    return as_fitted(task, settings, solution, Watch(task, None, None))
+    return as_fitted(
+        task, settings, solution, Watch(task, None, Teller(job.n_rounds, enabled=False))
+    )
 
 
 def traffic(machine: OneMachine, job: Job) -> Traffic:

@@ -15,16 +15,16 @@ from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.federation.node.private_pool import PrivatePool
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart
 from fedmixtures.io.storage import decode, encode
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.covariance_types import of_type
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 
 DANGER = "FEDMIXTURES_ALLOW_UNATTACKED_SUMS"
 """Environment variable that lets Trust-then-Pool run between sites before its attacks are done:
