@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
@@ -124,13 +125,25 @@ class Reader:
         self.last = [part[-1][weights[-1] > 0] for part in parts]
         self.d = d
 
-    def information(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Objective, gradient and information matrix of all rows, sums and prior together."""
+    def known(self, x: np.ndarray) -> np.ndarray:
+        """Information matrix of all rows by the sums alone."""
         import jax
 
         with jax.enable_x64(True):
-            residual = np.asarray(self.added(x)).sum(0) - self.wanted
             slope = np.asarray(self.slope(x))
+        slope = np.moveaxis(slope, 1, 0).reshape(len(self.wanted), -1)
+        return slope.T @ slope
+
+    def information(self, x: np.ndarray, blur: float = 1.0) -> tuple[np.ndarray, ...]:
+        """Objective, gradient and information matrix of all rows, sums and prior together.
+
+        `blur`: as if all errors were so many times as large.
+        """
+        import jax
+
+        with jax.enable_x64(True):
+            residual = (np.asarray(self.added(x)).sum(0) - self.wanted) / blur
+            slope = np.asarray(self.slope(x)) / blur
         joint = log_joint(*self.last, x)
         r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
         inverse = np.linalg.inv(self.last[2])
@@ -145,14 +158,16 @@ class Reader:
             matrix[here, here] += prior
         return value, gradient.ravel(), matrix
 
-    def solved(self, start: np.ndarray, n_steps: int = 100) -> tuple[np.ndarray, float]:
+    def solved(
+        self, start: np.ndarray, n_steps: int = 100, blur: float = 1.0
+    ) -> tuple[np.ndarray, float]:
         """The most probable rows near a start (Levenberg and Marquardt), and their objective."""
         x, damping = start, 1.0
-        value, gradient, matrix = self.information(x)
+        value, gradient, matrix = self.information(x, blur)
         for _ in range(n_steps):
             damped = matrix + damping * np.diag(np.diagonal(matrix))
             new = x - np.linalg.solve(damped, gradient).reshape(x.shape)
-            found = self.information(new)
+            found = self.information(new, blur)
             if found[0] < value:
                 stands = value - found[0] < 1e-6 * abs(value)
                 x, (value, gradient, matrix), damping = new, found, damping / 4
@@ -162,18 +177,23 @@ class Reader:
                 damping *= 5
         return x, value
 
-    def best(self, m: int, rng, starts: int) -> np.ndarray:
-        """The best of several solutions for `m` rows."""
-        found = [self.solved(self.guess(m, rng)) for _ in range(starts)]
+    def best(self, m: int, rng, starts: int, blurs: tuple[float, ...] = (1.0,)) -> np.ndarray:
+        """The best of several solutions for `m` rows, each by way of coarser sums."""
+        found = []
+        for _ in range(starts):
+            x, value = self.guess(m, rng), np.inf
+            for blur in blurs:
+                x, value = self.solved(x, blur=blur)
+            found.append((x, value))
         return min(found, key=lambda one: one[1])[0]
 
-    def ideal(self, rows: np.ndarray, rng, draws: int) -> list[np.ndarray]:
+    def ideal(self, rows: np.ndarray, rng, draws: int, more: Any = 0.0) -> list[np.ndarray]:
         """What the best of all readers could make of the sums: rows, off by the least error.
 
         Draws from the inverse of the information matrix at the true rows (Cramer and Rao): as if
-        the attacker had begun there and knew which is which.
+        the attacker had begun there and knew which is which. `more`: information from elsewhere.
         """
-        values, vectors = np.linalg.eigh(self.information(rows)[2])
+        values, vectors = np.linalg.eigh(self.information(rows)[2] + more)
         # No direction is known less than before; eigenvalues much smaller than the others are lost.
         prior = 1 / np.linalg.eigvalsh(self.last[2]).max()
         deviations = 1 / np.sqrt(np.maximum(values, prior))

@@ -1,5 +1,6 @@
 """Kill -9 of sites and of the hub in a real federation: it goes on by itself, with the same models.
 
+Once of a fit by GTV-KL, once of Trust-then-Pool by masked sums, gated and rounded as by default.
 ``FEDERATION_KILLS`` is the number of site kills at random moments (20 in `make federation`).
 """
 
@@ -7,12 +8,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from deployed import Recorder, a_fit, federation, fitted
-from federated import SITES, record, same_bits
+from deployed import ROWS, Recorder, a_fit, federation, fitted
+from federated import SITES, Sites, a_job, record, same_bits
+from fedmixtures import TrustThenPool
+from fedmixtures.federation.job import Job
+from fedmixtures.federation.node.requests import Requests
+from fedmixtures.methods.conversation import Broadcast, Sum
+from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -21,8 +30,41 @@ pytestmark = [
 ]
 
 N_KILLS = int(os.environ.get("FEDERATION_KILLS", "3"))
-KILLS_PER_FIT = 5
-N_ROUNDS = 400
+KILLS_PER_FIT = {"kl": 5, "masked": 3}
+
+
+def a_job_of(kind: str, name: str) -> Job:
+    """KL draws anew every round: the hardest to resume."""
+    if kind == "kl":
+        return a_fit("kl", 400, name=name)
+    return a_job(TrustThenPool(), name=name, n_rounds=1000, collector="researcher")
+
+
+def phases(folder, monkeypatch) -> list[str]:
+    """What every exchange of the Trust-then-Pool job is for, by the same job in one process."""
+    found, carried = [], Requests._carried
+
+    def watched(self, request):
+        inner, answer = carried(self, request), None
+        while True:
+            try:
+                exchange = inner.send(answer)
+            except StopIteration as end:
+                return end.value
+            if self.site == SITES[0]:
+                found.append(_phase(request))
+            answer = yield exchange
+
+    monkeypatch.setattr(Requests, "_carried", watched)
+    Sites(folder, ROWS, couplings=("trust-then-pool",)).run(a_job_of("masked", "phases"))
+    return found
+
+
+def _phase(request) -> str:
+    if isinstance(request, Sum):
+        pooled = isinstance(request.share, Statistics)
+        return "pooled sums" if pooled else "sums of a few numbers"
+    return "releases" if isinstance(request, Broadcast) else "bits and groups"
 
 
 class Killer(Recorder):
@@ -31,14 +73,14 @@ class Killer(Recorder):
     def __init__(self, seed: int):
         super().__init__()
         self.rng = np.random.default_rng(seed)
-        self.machine, self.left, self.who = None, 0, SITES
+        self.machine, self.left, self.who, self.n_rounds = None, 0, SITES, 0
         self.kills: list[dict] = []
         self.missed, self.revived = 0, 0
         self.moment, self.round, self.victim, self.early = None, None, None, False
 
-    def arm(self, machine, n: int, who=SITES) -> None:
-        """Kill `n` times in the coming fit, one of `who` each time."""
-        self.machine, self.left, self.who = machine, n, who
+    def arm(self, machine, n: int, n_rounds: int, who=SITES) -> None:
+        """Kill `n` times in the coming fit of so many rounds, one of `who` each time."""
+        self.machine, self.left, self.n_rounds, self.who = machine, n, n_rounds, who
         self.moment, self.round, self.early = None, None, False
 
     def __call__(self, event, what):
@@ -60,7 +102,7 @@ class Killer(Recorder):
     def _aim(self, now: float, t: int) -> None:
         """Choose a round of this segment, so that there is room for the kills that follow."""
         if t > 0 and self.round is None and self.left and not self.early:
-            room = max(1.0, (N_ROUNDS - 80 - t) / self.left)
+            room = max(1.0, (0.8 * self.n_rounds - t) / self.left)
             self.round = t + self.rng.uniform(0, room)
         if self.round is not None and t >= self.round:
             self.moment = now
@@ -76,17 +118,14 @@ class Killer(Recorder):
     def _kill(self, event, what) -> None:
         """Now, unless the fit is nearly over."""
         rounds = {s: h["round"] for s, h in what.items()} if event == "progress" else {}
-        if rounds and min(rounds.values()) > N_ROUNDS - 40:
+        if rounds and min(rounds.values()) > 0.9 * self.n_rounds:
             self.left, self.missed = 0, self.missed + 1
             return
         time.sleep(self.rng.uniform(0, 0.5))
         pids = [process.pid for process in self.machine.parties[self.victim].working()]
         self.machine.parties[self.victim].crash()
-        running = rounds and min(rounds.values()) > 0
-        self.kills.append(
-            {"who": self.victim, "at": time.time(), "processes": len(pids), "rounds": rounds,
-             "during": "rounds" if running else "start"}
-        )  # fmt: skip
+        kill = {"who": self.victim, "at": time.time(), "processes": len(pids), "rounds": rounds}
+        self.kills.append(kill)
         self.left, self.early = self.left - 1, True  # one in a segment
         self.moment, self.round = None, None
 
@@ -109,16 +148,36 @@ def killer():
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory, home, killer):
-    with federation(tmp_path_factory.mktemp("fed"), listener=killer) as made:
+    sections = {"release_gate": {}, "limits": {"couplings": ["kl", "trust-then-pool"]}}
+    with federation(tmp_path_factory.mktemp("fed"), listener=killer, sections=sections) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
-def no_fault(machine):
-    """Models of the same deployment when nothing happens. KL draws anew every round."""
-    watched, models = fitted(machine, a_fit("kl", N_ROUNDS, name="undisturbed"))
-    assert [segment["outcome"] for segment in watched.segments] == ["completed"]
-    return models
+@dataclass
+class Undisturbed:
+    """A fit to which nothing happened."""
+
+    kind: str
+    models: dict[str, Mixture]
+    n_rounds: int
+
+    def same(self, models: dict[str, Mixture]) -> bool:
+        """Whether these are the same models to the bit."""
+        return all(same_bits(models[name], self.models[name]) for name in SITES)
+
+    @property
+    def suffix(self) -> str:
+        """Of the names of results."""
+        return "-masked" if self.kind == "masked" else ""
+
+
+@pytest.fixture(scope="module", params=["kl", "masked"])
+def no_fault(machine, request):
+    watched, models = fitted(machine, a_job_of(request.param, "undisturbed"))
+    (segment,) = watched.segments
+    assert segment["outcome"] == "completed"
+    n_rounds = max(how["round"] for how in segment["progress"].values())
+    return Undisturbed(request.param, models, n_rounds)
 
 
 def assert_nothing_lost(watched, kills) -> None:
@@ -130,42 +189,48 @@ def assert_nothing_lost(watched, kills) -> None:
     assert watched.segments[-1]["first_round"] >= max(at_kill, default=0)
 
 
-def test_sites_killed_at_random_moments(machine, killer, no_fault):
-    done, fits, seconds = 0, [], []
-    while done < N_KILLS:
-        assert killer.missed < 3, "fits end before anybody is killed: raise N_ROUNDS"
-        n = min(KILLS_PER_FIT, N_KILLS - done)
-        killer.arm(machine, n)
+def test_sites_killed_at_random_moments(machine, killer, no_fault, tmp_path, monkeypatch):
+    masked = no_fault.kind == "masked"
+    what_for = phases(tmp_path, monkeypatch) if masked else ["rounds"] * no_fault.n_rounds
+    fits, begun = [], len(killer.kills)
+    done = lambda: len(killer.kills) - begun
+    killer.missed = 0
+    while done() < N_KILLS:
+        assert killer.missed < 5, "fits end before anybody is killed"
+        n = min(KILLS_PER_FIT[no_fault.kind], N_KILLS - done())
+        killer.arm(machine, n, no_fault.n_rounds)
         first = len(killer.kills)
-        job = a_fit("kl", N_ROUNDS, name=f"disturbed-{len(fits)}")
+        job = a_job_of(no_fault.kind, f"disturbed-{len(fits)}")
         watched, models = fitted(machine, job, max_segments=40)
-        kills = killer.kills[first:]
-        same = all(same_bits(models[name], no_fault[name]) for name in SITES)
-        assert_nothing_lost(watched, kills)
+        assert_nothing_lost(watched, killer.kills[first:])
+        same = no_fault.same(models)
         fits.append({"outcomes": [s["outcome"] for s in watched.segments], "bitwise_equal": same,
                      "first_rounds": [s.get("first_round") for s in watched.segments]})  # fmt: skip
         assert same
         assert watched.segments[-1]["outcome"] == "completed"
-        seconds += [kill["seconds"] for kill in kills if "seconds" in kill]
-        done += len(kills)
-    during = [kill["during"] for kill in killer.kills]
-    record("kill-sites", seed=2, kills=done, successes=done, fits=fits, rounds_of_a_fit=N_ROUNDS,
-           processes_killed=[kill["processes"] for kill in killer.kills],
-           supervisors_started_again=killer.revived,
-           killed_during={when: during.count(when) for when in sorted(set(during))},
+    kills = killer.kills[begun:]
+    seconds = [kill["seconds"] for kill in kills if "seconds" in kill]
+    at = [min(kill["rounds"].values(), default=0) for kill in kills]
+    during = ["start" if t == 0 else what_for[min(t, len(what_for) - 1)] for t in at]
+    record(f"kill-sites{no_fault.suffix}", seed=2, kills=len(kills), successes=len(kills),
+           fits=fits, rounds_of_a_fit=no_fault.n_rounds, killed_during=dict(Counter(during)),
+           processes_killed=[kill["processes"] for kill in kills],
+           supervisors_started_again=killer.revived, rounds_reached_when_killed=sorted(at),
            seconds_from_kill_to_new_rounds=sorted(seconds),
            median_seconds=float(np.median(seconds)))  # fmt: skip
 
 
 @pytest.mark.parametrize("repetition", range(2))
 def test_the_hub_killed(machine, killer, no_fault, repetition):
-    killer.arm(machine, 1, ("hub",))
-    job = a_fit("kl", N_ROUNDS, name=f"hub-{repetition}")
     first = len(killer.kills)
-    watched, models = fitted(machine, job)
+    while len(killer.kills) == first:  # a fit may end before
+        killer.arm(machine, 1, no_fault.n_rounds, ("hub",))
+        name = f"hub-{repetition}-{killer.missed}"
+        watched, models = fitted(machine, a_job_of(no_fault.kind, name))
     (kill,) = killer.kills[first:]
-    assert all(same_bits(models[name], no_fault[name]) for name in SITES)
+    assert no_fault.same(models)
     assert_nothing_lost(watched, [kill])
-    record(f"kill-hub-{repetition}", seed=2, kill=kill | {"at": None}, bitwise_equal=True,
+    record(f"kill-hub{no_fault.suffix}-{repetition}", seed=2, kill=kill | {"at": None},
+           bitwise_equal=True, rounds_of_a_fit=no_fault.n_rounds,
            outcomes=[segment["outcome"] for segment in watched.segments],
            first_rounds=[segment.get("first_round") for segment in watched.segments])  # fmt: skip

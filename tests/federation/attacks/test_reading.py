@@ -1,19 +1,25 @@
-"""A3: a member reads every total of default jobs and solves for the rows of the others.
+"""A3: members read every total of default jobs and solve for the rows of the others.
 
-It knows each mixture that was summed under, its own rows, and how coarse the totals are. Beside the
-solver stands the ideal reader, who begins at the truth and makes all of the sums that information
-theory allows, and chance: rows drawn from the last mixture.
+They know each mixture that was summed under, their own rows, and how coarse the totals are; they do
+not round what they send. Beside the solver stands the ideal reader, who begins at the truth and
+makes of the sums, of held-out likelihoods and of what every site has released all that information
+theory allows; and chance: rows drawn from the last mixture.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import jax
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 
 from attackers import Reader, hits
 from federated import SITES, Sites, a_job, record
 from fedmixtures import TrustThenPool
+from fedmixtures.data.node_data import label_hash
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
@@ -24,6 +30,8 @@ COMPONENTS = 5
 EXACT = Gate(0, 0, rounding=0.0)
 CLOSED = 1e9
 """Error of a number that was not opened."""
+STARTS = 3
+"""Of the solver: the best of them counts."""
 SLACK = 0.02
 """Share of the rows that counts as no more than chance."""
 WITHIN = 0.01
@@ -36,34 +44,82 @@ def allowed(monkeypatch):
 
 
 class Seen:
-    """What the attackers see of the pooled steps of the jobs that they take part in."""
+    """What the attackers see of the jobs that they take part in."""
 
     def __init__(self, monkeypatch, attackers):
         self.steps = {name: [] for name in attackers}
-        summed, units = pool._total, program.common_units
+        """Mixtures of every pooled step, the attacker's part of the sums, and their totals."""
+        self.scores: dict[int, np.ndarray] = {}
+        """Log-likelihoods of the others' rows under every start, by the step they belong to."""
+        self.judged: set[int] = set()
+        """Steps whose mixtures were judged by held-out likelihoods as well."""
+        self.released: dict[int, list] = {}
+        """Mixtures that sites have told their neighbours, by the hash of the site's name."""
+        real = {name: getattr(pool, name) for name in ("_total", "_best", "pooled_level")}
+        units, heard = program.common_units, program.Heard
+        speaks = lambda nodes: nodes.block.data.labels[0] in attackers
 
         def watched_sums(nodes, theta, nu, group):
-            fit, total = yield from summed(nodes, theta, nu, group)
-            (name,) = nodes.block.data.labels
-            if name in attackers:
-                self.steps[name].append((theta, fit.own, total))
+            fit, total = yield from real["_total"](nodes, theta, nu, group)
+            if speaks(nodes):
+                self.steps[nodes.block.data.labels[0]].append((theta, fit.own, total))
             return fit, total
+
+        def watched_starts(nodes, *more):
+            return (yield from self._scored(real["_best"](nodes, *more), nodes, speaks(nodes)))
+
+        def watched_level(nodes, *more):
+            inner = real["pooled_level"](nodes, *more)
+            return (yield from self._scored(inner, nodes, speaks(nodes), held_out=True))
 
         def watched_units(block, kind):
             self.units = yield from units(block, kind)
             return self.units
 
-        monkeypatch.setattr(pool, "_total", watched_sums)
-        monkeypatch.setattr(program, "common_units", watched_units)
+        def watched_releases(nodes, table):
+            found = heard(nodes, table)
+            if speaks(nodes):
+                for sender, name in zip(nodes.block.sender, nodes.block.neighbour, strict=True):
+                    one = [np.asarray(part)[sender] for part in found.theta.parts]
+                    self.released.setdefault(int(name), []).append(one)
+            return found
 
-    def reader(self, gate: Gate, n_others: int, own_rows: np.ndarray) -> Reader:
-        """All equations; the attackers' own parts of the sums are taken off."""
+        monkeypatch.setattr(pool, "_total", watched_sums)
+        monkeypatch.setattr(pool, "_best", watched_starts)
+        monkeypatch.setattr(program, "pooled_level", watched_level)
+        monkeypatch.setattr(program, "common_units", watched_units)
+        monkeypatch.setattr(program, "Heard", watched_releases)
+
+    def _scored(self, inner, nodes, speaks: bool, held_out: bool = False):
+        """Go through a conversation and note the likelihoods in it; held-out ones by their step."""
+        answer = None
+        while True:
+            try:
+                request = inner.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = yield request
+            if not (speaks and isinstance(getattr(request, "share", None), np.ndarray)):
+                continue
+            number = len(self.steps[nodes.block.data.labels[0]]) - 1
+            if held_out:
+                self.judged.add(number)
+            else:
+                before = self.scores.get(number, np.ravel(answer))
+                self.scores[number] = before - np.ravel(request.share)
+
+    def reader(self, gate: Gate, n_others: int, own_rows: np.ndarray, held_out=False) -> Reader:
+        """All equations; the attackers' own parts of the sums are taken off.
+
+        `held_out`: as if the held-out likelihoods were those of the steps' mixtures.
+        """
         thetas, totals, errors = [], [], []
-        first, *more = TrustThenPool().pool_steps
         for number, steps in enumerate(zip(*self.steps.values(), strict=True)):
             theta, _, total = steps[0]
             own = jax.tree.map(lambda *parts: sum(parts), *(mine for _, mine, _ in steps))
-            scored = number % (1 + first + sum(more)) == first
+            scores = self.scores.get(number)
+            if held_out and number in self.judged and scores is None:
+                scores = np.zeros(len(theta.weights))
             for i in range(len(theta.weights)):
                 one, mine, added = (
                     jax.tree.map(lambda part, i=i: np.asarray(part)[i], tree)
@@ -74,11 +130,38 @@ class Seen:
                 units = np.linalg.inv(np.linalg.cholesky(one.covariances))
                 rest = jax.tree.map(np.subtract, added, mine)
                 thetas.append(one.parts)
-                totals.append(flat(np.zeros(1), rest.mass, *_in_units(units, rest)))
-                spread = max(1.0, one.log_density(own_rows).std()) if scored else CLOSED
+                score, spread = np.zeros(1), CLOSED
+                if scores is not None:
+                    score, spread = scores[i : i + 1], max(1.0, one.log_density(own_rows).std())
+                totals.append(flat(score, rest.mass, *_in_units(units, rest)))
                 squares = _in_units(units, added)[1]
                 errors.append(_errors(added.mass, squares, spread, gate, n_others))
         return Reader(thetas, totals, errors)
+
+    def by_releases(self, gate: Gate, rows: dict[str, np.ndarray]) -> np.ndarray:
+        """Information matrix of all rows by what their sites have released.
+
+        As if means, covariances and number of rows of every component were those of rows under the
+        released mixture itself, known as exactly as the rounding leaves them.
+        """
+        blocks = []
+        for name, mine in rows.items():
+            d, found = mine.shape[1], 0.0
+            for weights, means, covariances in self.released[label_hash(name)]:
+                there = weights > 0
+                mass = weights[there] * len(mine)
+                second = mass[:, None, None] * np.eye(d)
+                # A mean is as coarse as of the gate's count of rows, not of those there are.
+                rows_each = mass / gate.threshold(d) if gate.rounding else mass
+                wide = lambda *shape, rows_each=rows_each: np.multiply.outer(
+                    rows_each, np.ones(shape)
+                )
+                error = flat(np.ones(1), rows_each, wide(d), wide(d, d))
+                error = error * _errors(mass, second, CLOSED, gate, 1)
+                theta = weights[there], means[there], covariances[there]
+                found = found + Reader([theta], [np.zeros_like(error)], [error]).known(mine)
+            blocks.append(found)
+        return block_diag(*blocks)
 
 
 def _in_units(units: np.ndarray, sums) -> tuple[np.ndarray, np.ndarray]:
@@ -119,33 +202,39 @@ class Play:
         rows = {name: draw() for name in names}
         budget = ReleaseBudget(max_jobs=n_jobs)
         sites = Sites(folder, rows, gate=self.gate, releases=budget, couplings=("trust-then-pool",))
+        for name in attackers:  # they do not round what they send
+            sites.nodes[name].point.gate = replace(self.gate, rounding=0.0)
         edges = tuple((a, b, 1.0) for a in names for b in names if a < b)
         with monkeypatch.context() as patch:
             self.seen = Seen(patch, attackers)
             for number in range(n_jobs):
                 components = dict.fromkeys(names, COMPONENTS)
                 sites.run(a_job(TrustThenPool(), edges=edges, seed=number, n_components=components))
-        units, others = self.seen.units, [name for name in names if name not in attackers]
-        common = lambda who: (np.concatenate([rows[a] for a in who]) - units.centre) / units.scale
-        self.own, self.others = common(attackers), common(others)
+        units = self.seen.units
+        common = {name: (rows[name] - units.centre) / units.scale for name in names}
+        self.own = np.concatenate([common.pop(name) for name in attackers])
+        self.by_site, self.others = common, np.concatenate(list(common.values()))
 
-    def _reader(self, gate: Gate) -> Reader:
-        return self.seen.reader(gate, self.n_others, self.own)
+    def _reader(self, gate: Gate, **more) -> Reader:
+        return self.seen.reader(gate, self.n_others, self.own, **more)
 
     def shares(self, starts: int = 0, gate: Gate | None = None, draws: int = 50) -> dict:
         """Shares of the others' rows that the solver, the ideal reader and chance get.
 
         `gate`: as if the totals had been as fine as under another one.
         """
-        reader, rng = self._reader(gate or self.gate), self.rng
+        gate, rng = gate or self.gate, self.rng
         share = lambda found: hits(found, self.others, WITHIN) / len(self.others)
         mean = lambda all_found: float(np.mean([share(one) for one in all_found]))
+        reader = self._reader(gate, held_out=True)
+        released = self.seen.by_releases(gate, self.by_site)
         found = {
-            "ideal": mean(reader.ideal(self.others, rng, draws)),
+            "ideal": mean(reader.ideal(self.others, rng, draws, released)),
             "chance": mean(reader.guess(len(self.others), rng) for _ in range(draws)),
         }
         if starts:
-            found["solver"] = share(reader.best(len(self.others), rng, starts))
+            blurs = (1.0,) if gate.rounding >= 0.1 else (1e4, 1e3, 1e2, 10.0, 1.0)
+            found["solver"] = share(self._reader(gate).best(len(self.others), rng, starts, blurs))
         return found
 
 
@@ -159,29 +248,31 @@ def test_a3_the_default_job_gives_no_row_away(tmp_path, monkeypatch):
 
 
 @pytest.mark.silos
-@pytest.mark.parametrize("m", [30, 50])
-@pytest.mark.parametrize("n_others", [1, 2, 3])
-def test_a3_at_length(tmp_path, monkeypatch, m, n_others):
-    """By the number of sites that are read: of one, two of three members are in league."""
-    figures, n_seeds = {}, 3
-    cases = {"as released": (Gate(), 1)}
-    if n_others == 2:
-        cases |= {"as released, 5 jobs": (Gate(), ReleaseBudget().max_jobs),
-                  "rounding 0.01": (Gate(rounding=0.01), 1), "exact": (EXACT, 1)}  # fmt: skip
-    for case, (gate, n_jobs) in cases.items():
-        runs = [
-            Play(tmp_path / f"{case}-{seed}", monkeypatch, m, n_others, gate, n_jobs, seed).shares(
-                3
-            )
-            for seed in range(n_seeds if n_jobs == 1 else 1)
-        ]
-        figures[case] = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
-    record(f"attack-a3-{m}-rows-{n_others}-others", seed=0, seeds=n_seeds, rows_per_site=m,
-           sites_read=n_others, components=COMPONENTS, features=2, within=WITHIN,
-           sums_of_a_job=ReleaseBudget().max_sums, share_of_rows_found=figures)  # fmt: skip
-    for case in ("as released", "as released, 5 jobs"):
-        if case in figures:
-            found = figures[case]
-            assert max(found["solver"], found["ideal"]) < found["chance"] + SLACK, figures
-    if n_others == 2:
-        assert figures["exact"]["ideal"] > 0.5, figures
+def test_a3_at_length(tmp_path, monkeypatch):
+    """By rows and by the number of sites that are read.
+
+    Of one: two of three members are in league, which is more than is promised to withstand.
+    """
+    five = ReleaseBudget().max_jobs
+    cases = {"as released": (Gate(), 1), f"as released, {five} jobs": (Gate(), five),
+             "rounding 0.01": (Gate(rounding=0.01), 1), "exact": (EXACT, 1)}  # fmt: skip
+    found = {}
+    for m, n_others in product((30, 50), (1, 2, 3)):
+        for case, (gate, n_jobs) in cases.items():
+            runs = []
+            for seed in range(6 // n_others):
+                folder = tmp_path / f"{m}-{n_others}-{n_jobs}-{gate.rounding}-{seed}"
+                play = Play(folder, monkeypatch, m, n_others, gate, n_jobs, seed)
+                runs.append(play.shares(STARTS))
+            means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+            found.setdefault(f"{m} rows, {n_others} sites read", {})[case] = means
+    record("attack-a3", seed=0, seeds="6, 3, 2 for 1, 2, 3 sites read", starts=STARTS,
+           within=WITHIN, components=COMPONENTS, features=2, sums_of_a_job=ReleaseBudget().max_sums,
+           share_of_rows_found=found)  # fmt: skip
+    for where, figures in found.items():
+        for case, got in figures.items():
+            readers = ["solver"] if " 1 sites" in where else ["solver", "ideal"]
+            if case.startswith("as released"):
+                assert max(got[r] for r in readers) < got["chance"] + SLACK, (where, case, got)
+        assert figures["exact"]["ideal"] > 0.5, (where, figures)
+        assert figures["exact"]["solver"] > 0.1, (where, figures)
