@@ -77,10 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         build_app(asked=arguments[0] if arguments else None)(
-            arguments,
-            exit_on_error=False,
-            print_error=False,
-            result_action="return_none",
+            arguments, exit_on_error=False, print_error=False, result_action="return_none"
         )
     except CycloptsError as error:
         return _refuse(str(error))

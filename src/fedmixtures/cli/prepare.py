@@ -175,12 +175,8 @@ def standardizes(settings: FitSettings, method: Any, data: NodeData) -> bool:
 
 def as_they_are(data: NodeData) -> np.ndarray:
     """(features,) whether nodes' rows have a spread that the couplings are made for."""
-    there = ~np.isnan(data.rows)
-    rows, first = np.nan_to_num(data.rows), data.offsets[:-1]
-    cells = np.add.reduceat(there, first, axis=0, dtype=np.int64)
-    mean = np.add.reduceat(rows, first, axis=0) / np.maximum(cells, 1)
-    off = np.where(there, rows - mean[data.node_index], 0.0)
-    spread = np.sqrt(np.square(off).sum(0) / np.maximum(there.sum(0), 1))
+    _, variance = column_moments(data.rows - data.means()[data.node_index])
+    spread = np.sqrt(variance)
     return (spread >= SPREADS[0]) & (spread <= SPREADS[1])
 
 

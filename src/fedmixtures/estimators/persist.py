@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmixtures.engine.solution import (
-    Certificate,
-    FitWarning,
-    History,
-    Solution,
-    Status,
-    Traffic,
-)
+from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
 from fedmixtures.methods.base import Account, Levels

@@ -42,14 +42,7 @@ from fedmixtures.methods.em_steps import (
     local_loss,
     loss_of_statistics,
 )
-from fedmixtures.methods.programs import (
-    Inbox,
-    Info,
-    Keys,
-    NodeProgram,
-    NodeRows,
-    squared_distance,
-)
+from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram, NodeRows, squared_distance
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures import _checks
 from fedmixtures._ties import first_greatest, in_order
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.mmd import MMD
@@ -198,15 +199,9 @@ def _history(found: Findings) -> dict[str, Any]:
 def _certificate(certificate: Certificate | None) -> dict[str, Any] | None:
     if certificate is None:
         return None
-    return {
-        "left": certificate.left,
-        "right": certificate.right,
-        "smallest": certificate.smallest,
-        "holds": bool(certificate.holds),
-        "every_step_decreased": bool(certificate.every_step_decreased),
-        "learning_rate": certificate.learning_rate,
-        "norms": _numbers(certificate.squared_norms),
-    }
+    plain = ("left", "right", "smallest", "holds", "every_step_decreased", "learning_rate")
+    shown = {name: _checks.plain(getattr(certificate, name)) for name in plain}
+    return shown | {"norms": _numbers(certificate.squared_norms)}
 
 
 def _components(found: Findings) -> list[dict[str, Any]]:

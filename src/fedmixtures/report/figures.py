@@ -269,11 +269,7 @@ def choice(content: dict[str, Any]) -> str:
 
 
 def _over_rounds(
-    title: str,
-    rounds: list[int],
-    values: list[Number | None],
-    better: str,
-    over: str = "rounds",
+    title: str, rounds: list[int], values: list[Number | None], better: str, over: str = "rounds"
 ) -> str:
     """A curve; over rounds with a rule that moves with the slider."""
     pairs = [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None]

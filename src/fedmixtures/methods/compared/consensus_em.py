@@ -28,14 +28,7 @@ from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import EMMethod, like, weights_of
-from fedmixtures.methods.programs import (
-    Inbox,
-    Info,
-    Keys,
-    NodeProgram,
-    NodeRows,
-    squared_distance,
-)
+from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram, NodeRows, squared_distance
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
