@@ -128,14 +128,14 @@ def _add_rows(folder, content: dict) -> None:
 
     from fedmixtures.cli.fit import FitSettings
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.report import planes
+    from fedmixtures.report import geometry
 
     table = FitSettings.from_config(folder.read_config()).read_table()
     data = NodeData.from_rows(table.rows, table.nodes)
     if [str(label) for label in data.labels] != content["nodes"]["label"]:
         raise ValueError("the data files have changed since the run: they hold other nodes.")
     for view in content["views"]:
-        plane = planes.Plane(
+        plane = geometry.Plane(
             view["name"],
             view["x"],
             view["y"],
@@ -143,7 +143,7 @@ def _add_rows(folder, content: dict) -> None:
             np.array(view["low"]),
             np.array(view["high"]),
         )
-        view["rows"] = planes.text(planes.pack_rows(data, plane))
+        view["rows"] = geometry.text(geometry.pack_rows(data, plane))
 
 
 def export(

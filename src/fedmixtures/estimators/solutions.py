@@ -29,7 +29,7 @@ from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.mixture.arithmetic import precision
-from fedmixtures.mixture.mixture import Mixture, component_distances, distinct
+from fedmixtures.mixture.mixture import Mixture, distinct, matching_costs
 
 OWN, EVERYONE = "own", "everyone"
 """Names of the levels that a node learns from its own rows alone, and that all have in common."""
@@ -52,7 +52,7 @@ def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
     theta = _in_common_units(theta)
 
     def matching(i: int, j: int) -> tuple[np.ndarray, float]:
-        cost = component_distances(theta.at(i), theta.at(j))
+        cost = matching_costs(theta.at(i), theta.at(j))
         partner = first_matching(cost)
         return partner, float(cost[np.arange(len(cost)), partner].sum())
 

@@ -30,8 +30,7 @@ import jax.numpy as jnp
 from fedmixtures import _checks
 from fedmixtures._types import NodeKeys, PerNode
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import MMD, AbstractDiscrepancy, Coupling
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import nll_and_gradient, statistics
 from fedmixtures.methods.base import Backtracking

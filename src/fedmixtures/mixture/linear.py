@@ -85,7 +85,11 @@ def cholesky(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]
     if d <= UNROLLED:
         return _filled(cholesky_entries(lower_triangle(matrices)))
     table = _eliminated(_batch_last(matrices))
-    scaled = jnp.where(_upper(d), table / jnp.sqrt(_diagonal(table))[:, None], 0.0)
+    scaled = jnp.where(
+        jnp.triu(jnp.ones((d, d), bool))[:, :, None],
+        table / jnp.sqrt(_diagonal(table))[:, None],
+        0.0,
+    )
     return jnp.moveaxis(scaled, -1, 0).swapaxes(-1, -2).reshape(matrices.shape)
 
 
@@ -126,10 +130,6 @@ def _batch_last(matrices: Float[Array, "*batch d d"]) -> jax.Array:
     """(d, d, batch); both mirrored entries count half, so that a gradient comes out symmetric."""
     mirrored = 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
     return jnp.moveaxis(mirrored.reshape(-1, *matrices.shape[-2:]), 0, -1)
-
-
-def _upper(d: int) -> jax.Array:
-    return jnp.triu(jnp.ones((d, d), bool))[:, :, None]
 
 
 def _diagonal(table: Float[Array, "d e batch"]) -> Float[Array, "d batch"]:

@@ -136,7 +136,7 @@ class Mixture(eqx.Module):
             return np.asarray(jax.jit(function)(self.to_numpy(), rows))
 
 
-def component_distances(a: Mixture, b: Mixture) -> np.ndarray:
+def matching_costs(a: Mixture, b: Mixture) -> np.ndarray:
     """Squared distances (..., k, k) of components; absent ones are as far as can be from others."""
     flat = lambda m: np.concatenate(
         [m.weights[..., None], m.means, m.covariances.reshape(*m.means.shape[:-1], -1)], -1

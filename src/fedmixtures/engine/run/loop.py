@@ -155,7 +155,7 @@ class Run:
 
     def settled(self, infos: Info, states, done: int) -> bool:
         """Whether the last of these rounds hardly changed any node's parameters."""
-        if self.options.tol == 0 or done < self.given.opening_rounds:
+        if self.options.tol == 0:
             return False
         size = sum(
             np.square(part).reshape(len(part), -1).sum(1) for part in self.theta(states).parts

@@ -141,7 +141,8 @@ class ConsensusEM(EMMethod, NodeProgram):
     def _filtered(self, state: FilterState, received: tuple, weight: PerSlot) -> OriginMoments:
         """The new state of the filter."""
         reach = 1 + 2 * weight.sum(-1)
-        pull = lambda x, u, xs, us: u + _over_slots(weight, xs + us) - x * like(reach, x)
+        heard = lambda parts: jnp.einsum("ns,ns...->n...", weight, parts)
+        pull = lambda x, u, xs, us: u + heard(xs + us) - x * like(reach, x)
         terms = state.mixed, state.own, *received
         return jax.tree.map(lambda x, *rest: x + self.eps * pull(x, *rest), *terms)
 
@@ -182,7 +183,3 @@ def _matching(own: OriginMoments, other: OriginMoments) -> Array:
     mean = lambda x: x.first / jnp.maximum(x.mass, EMPTY)[:, None]
     squares = jnp.square(mean(own)[:, None, :] - mean(other)[None, :, :]).sum(-1)
     return best_matching(jnp.sqrt(squares))
-
-
-def _over_slots(weight: PerSlot, parts: Array) -> Array:
-    return jnp.einsum("ns,ns...->n...", weight, parts)
