@@ -7,6 +7,8 @@ for ever on a machine of two cores (seen with `dtrsm` and `dpotrf`; gone in JAX 
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -227,9 +229,4 @@ def swept(
 def sum_of(terms: Iterable[Any]) -> Any:
     """Sum without the leading ``0 +`` of the builtin, which XLA would keep."""
     terms = list(terms)
-    if not terms:
-        return 0.0
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+    return functools.reduce(operator.add, terms) if terms else 0.0
