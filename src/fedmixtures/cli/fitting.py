@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures.cli.console import console
 from fedmixtures.cli.fit import FitSettings
-from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress, Teller
@@ -70,10 +71,7 @@ class Watch:
 
     def __call__(self, progress: Progress) -> None:
         """Keep the records of some rounds and look at the mixtures after them."""
-        volume = float(self.task.log_volume.sum())  # likelihoods of rows as the table has them
-        for record in progress.records:
-            likelihoods = {name: record[name] + volume for name in ("objective", "fit")}
-            self.records.append(record | likelihoods)
+        self.records += [self._in_users_units(record) for record in progress.records]
         if progress.final:
             return
         reached = progress.round
@@ -85,6 +83,11 @@ class Watch:
             self.folder.write_snapshots(self.snapshots)
             if reached:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
+
+    def _in_users_units(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A record whose likelihoods are of rows as the table has them."""
+        volume = float(self.task.log_volume.sum())
+        return {**record, **{name: record[name] + volume for name in ("objective", "fit")}}
 
     @cached_property
     def _evaluator(self) -> Evaluator | None:
@@ -197,7 +200,7 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     def densities(words: str, method: Method) -> np.ndarray:
         """Of the held-out rows under another method's mixtures."""
         with (
-            console().status(f"for comparison: {words}"),
+            console.status(f"for comparison: {words}"),
             warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("always", FitWarning)
