@@ -204,7 +204,7 @@ def _best(
 
 
 def _stepped(
-    nodes: Nodes, fit: Fit, total: Statistics, nu: np.ndarray, group: np.ndarray, n_steps: int
+    nodes: Nodes, fit: Fit, total: Statistics, nu: Array, group: np.ndarray, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """EM by sums, from fits (several times nodes) whose totals are known."""
     for _ in range(n_steps):
@@ -214,7 +214,7 @@ def _stepped(
 
 
 def _total(
-    nodes: Nodes, theta: Mixture, nu: np.ndarray, group: np.ndarray
+    nodes: Nodes, theta: Mixture, nu: Array, group: np.ndarray
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Own statistics under several mixtures per node (times x nodes), and their groups' totals."""
     times = len(theta.weights) // nodes.n
@@ -273,7 +273,7 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
 
 
 def _without_own(
-    nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: np.ndarray, alone: np.ndarray
+    nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: Array, alone: np.ndarray
 ) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
     theta, mine = fit.theta, fit.own
