@@ -36,7 +36,7 @@ def explain(job: Job, config: SiteConfig) -> str:
         *_entry("Data set", f"{config.data_set!r}, {config.data.name}, {_whose(config)}"),
         "",
         "WHAT LEAVES THIS SITE",
-        *_entry("What", _what(job, d)),
+        *_entry("What", _what(job, config, d)),
         *_entry("How often", _how_often(job, config)),
         *_entry("To whom", _to_whom(job, config, neighbours)),
         *_entry("Rule", _rule(job, config, d)),
@@ -44,11 +44,13 @@ def explain(job: Job, config: SiteConfig) -> str:
         "",
         "WHO LEARNS WHAT",
         *_entry("Neighbours", f"{_heard(job)}, and that this site is there."),
+        *(_entry("Members", "of a sum: its total.") if job.needs_all else ()),
         *_entry(
             "Hub", "that this site takes part, the round it has reached, for whom it waits, whose "
-            "messages it refused; sizes and times of boxes, which are all of one size. No model.",
+            "messages it refused; sizes and times of boxes, which are all of one size in a round. "
+            "No model.",
         ),
-        *_entry("Nobody", "rows, row counts, losses."),
+        *_entry("Nobody", _nobody(job)),
         "",
         "WHAT HAS LEFT SO FAR",
         *_entry("Log", what_left(config, job)),
@@ -57,7 +59,14 @@ def explain(job: Job, config: SiteConfig) -> str:
 
 
 def _heard(job: Job) -> str:
-    return "the totals of the sums" if _in_sums(job) else "the models above"
+    if not job.needs_all:
+        return "the models above"
+    return "the totals of the sums" if _in_sums(job) else "the mixture above"
+
+
+def _nobody(job: Job) -> str:
+    counts = "exact row counts, parts of sums" if job.needs_all else "row counts, losses"
+    return f"rows, {counts}."
 
 
 def _entry(name: str, text: str) -> list[str]:
@@ -83,10 +92,12 @@ def _method(job: Job) -> str:
     start = (
         "a public start, the same everywhere" if job.privacy else "a k-means start from its rows"
     )
-    rounds = "noisy sums" if _in_sums(job) else "rounds"
+    rounds = f" {job.n_rounds} {'noisy sums' if _in_sums(job) else 'rounds'},"
+    if job.needs_all and not _in_sums(job):
+        rounds = ""  # it knows itself when it is done
     return (
-        f"{method['class']}{kind}, {job.n_rounds} {rounds}, {job.most_components} components, seed "
-        f"{job.seed}, from {start}. All of this is in the signed part."
+        f"{method['class']}{kind},{rounds} {job.most_components} components, seed {job.seed}, from "
+        f"{start}. All of this is in the signed part."
     )
 
 
@@ -102,17 +113,24 @@ def _whose(config: SiteConfig) -> str:
     return f"people counted by the column {config.person!r}"
 
 
+def _people(config: SiteConfig) -> str:
+    return "rows" if config.person is None else "people"
+
+
 def _in_sums(job: Job) -> bool:
     """Whether nothing but sums with noise leaves."""
     return job.needs_all and job.privacy is not None
 
 
-def _what(job: Job, d: int) -> str:
+def _what(job: Job, config: SiteConfig, d: int) -> str:
     if _in_sums(job):
         return "its part of sums of clipped statistics over all sites, with noise; no model."
     k, kind = job.most_components, job.method["fields"].get("covariance_type", "full")
     numbers = k + k * d + TYPES[kind].compact(np.zeros((k, d, d))).size
-    sums = " And its part of sums of statistics over at least three sites." if job.needs_all else ""
+    sums = "" if not job.needs_all else (
+        f" With it the number of {_people(config)}, rounded to a power of two. And its part of "
+        "sums of statistics over at least three sites."
+    )  # fmt: skip
     return (
         f"a Gaussian mixture of this site's rows: at most {k} weights, {k} means and {k} "
         f"covariances ({kind}) of {d} features, {numbers} numbers.{sums}"
@@ -167,7 +185,7 @@ def _rule(job: Job, config: SiteConfig, d: int) -> str:
             f"gets Gaussian noise of {noise:g} times what one {unit} can move it by, in every step."
         )
     gate = config.gate
-    unit = "rows" if config.person is None else "people"
+    unit = _people(config)
     rounding = "as they are" if gate.rounding == 0 else (
         f"rounded by a secret offset to {gate.rounding:g} of the standard error that "
         f"{gate.threshold(d)} {unit} would give, or coarser"

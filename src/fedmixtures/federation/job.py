@@ -273,7 +273,7 @@ def read_job(path: str | Path) -> Job:
     missing = [entry for entry in REQUIRED if entry not in plain]
     if missing:
         raise ValueError(f"{str(path)!r} lacks the entry {missing[0]!r}.")
-    method = resolve_method(plain.get("method", "gtv-mmd"), plain.get("covariance", "full"))
+    method = resolve_method(plain.get("method", "trust"), plain.get("covariance", "full"))
     settings: dict[str, Any] = dict(plain.get("settings", {}))
     if hasattr(method, "feasible"):
         settings["feasible"] = FeasibleSet(**plain.get("feasible", {}))

@@ -23,7 +23,6 @@ from fedmixtures.data.node_data import label_hash
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
-from fedmixtures.federation.node.job_program import DANGER
 from fedmixtures.methods.trust_then_pool import pool, program
 
 COMPONENTS = 5
@@ -36,11 +35,6 @@ SLACK = 0.02
 """Share of the rows that counts as no more than chance."""
 WITHIN = 0.01
 """Of the pooled standard deviations."""
-
-
-@pytest.fixture(autouse=True)
-def allowed(monkeypatch):
-    monkeypatch.setenv(DANGER, "yes")
 
 
 class Seen:
@@ -201,7 +195,7 @@ class Play:
         draw = lambda: centres[np.arange(m) % 3] + self.rng.standard_normal((m, 2))
         rows = {name: draw() for name in names}
         budget = ReleaseBudget(max_jobs=n_jobs)
-        sites = Sites(folder, rows, gate=self.gate, releases=budget, couplings=("trust-then-pool",))
+        sites = Sites(folder, rows, gate=self.gate, releases=budget)
         for name in attackers:  # they do not round what they send
             sites.nodes[name].point.gate = replace(self.gate, rounding=0.0)
         edges = tuple((a, b, 1.0) for a in names for b in names if a < b)

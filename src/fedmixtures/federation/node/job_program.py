@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +25,6 @@ from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 
-DANGER = "FEDMIXTURES_ALLOW_UNATTACKED_SUMS"
-"""Environment variable that lets Trust-then-Pool run between sites before its attacks are done:
-``yes``, at every site and where the job is made; for tests on made-up rows."""
 BOUNDS = FeasibleSet(min_weight=1e-9, max_mean_norm=1e6, min_variance=1e-9, max_variance=1e9)
 """Of mixtures of a method that has none, before they reach arithmetic: in units of order one."""
 Program = GTVMin | TrustThenPool | PrivatePool
@@ -88,12 +84,6 @@ def program_of(job: Job) -> Program:
 
 def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool | PrivatePool:
     """Trust-then-Pool, as far as sites open its sums."""
-    if os.environ.get(DANGER) != "yes":
-        raise JobError(
-            "Trust-then-Pool is refused between sites: its form by masked sums has not been "
-            "attacked enough. Use GTVMin (gtv-mmd, gtv-kl), or fit in one process where the rows "
-            "may be together"
-        )
     if len(set(job.n_components.values())) > 1:
         raise JobError("Trust-then-Pool has as many components at every site")
     if job.privacy is None:

@@ -16,7 +16,7 @@ from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.ledger import PrivacyBudget
 
-ALL_COUPLINGS = ("mmd", "kl", "euclidean")
+ALL_COUPLINGS = ("trust-then-pool", "mmd", "kl", "euclidean")
 
 
 class JobRefused(ValueError):
