@@ -9,9 +9,9 @@ import pytest
 
 from federated import SITES, WIDE_OPEN, Sites, a_job, engine_solution, same_bits, site_rows
 from fedmixtures import TrustThenPool
+from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import JobError
-from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.rounds import NodeRefused

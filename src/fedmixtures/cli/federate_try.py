@@ -16,8 +16,8 @@ from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, w
 from fedmixtures.cli.prepare import Task, prepare, standardizes
 from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.solution import Solution, Traffic
+from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.job_program import make_job
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder

@@ -83,9 +83,11 @@ class Job:
     def releases(self) -> int:
         """Models that leave a site at most.
 
-        One before the first round, one after each, the last once more if there is a collector.
+        One before the first round, of GTV one after each, the last once more if there is a
+        collector.
         """
-        return self.n_rounds + 1 + (self.collector is not None)
+        rounds = 0 if self.needs_all else self.n_rounds
+        return rounds + 1 + (self.collector is not None)
 
     @property
     def most_components(self) -> int:

@@ -94,11 +94,6 @@ def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool | Private
     return PrivatePool(method, job.privacy["clip"], job.privacy["noise"], job.n_rounds, **kind)
 
 
-def models_of(program: Method, job: Job) -> int:
-    """Models that a job would take of a site's budget."""
-    return job.releases if isinstance(program, GTVMin) else 2
-
-
 def partners_of(program: Program, job: Job, site: str) -> list[str]:
     """Sites that messages of this one may go to: neighbours, and members of a sum."""
     everybody = [name for name in job.sites if name != site]
