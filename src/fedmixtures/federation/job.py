@@ -277,6 +277,10 @@ def read_job(path: str | Path) -> Job:
         raise ValueError(f"{str(path)!r} lacks the entry {missing[0]!r}.")
     method = resolve_method(plain.get("method", "trust"), plain.get("covariance", "full"))
     settings: dict[str, Any] = dict(plain.get("settings", {}))
+    if "feasible" in plain and not hasattr(method, "feasible"):
+        raise ValueError(
+            f"{str(path)!r} has bounds (feasible), which only GTV has: leave them out."
+        )
     if hasattr(method, "feasible"):
         settings["feasible"] = FeasibleSet(**plain.get("feasible", {}))
     method = dataclasses.replace(method, **settings)
