@@ -25,7 +25,7 @@ from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.engine.run import rounds, runner
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph import Network, sparse_random
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart
 from fedmixtures.kernels.dispatch import nll_and_gradient
 from fedmixtures.kernels.trial import outcomes
 from fedmixtures.mixture.arithmetic import precision

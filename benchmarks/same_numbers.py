@@ -53,7 +53,6 @@ def fits() -> dict[str, dict[str, Any]]:
         "fedem": {"method": "fedem", **few},
         "fedgengmm": {"method": "fedgengmm"},
         "ifca": {"method": fm.IFCA(n_groups=2), **few},
-        "ifca average": {"method": fm.IFCA(n_groups=2, aggregate="average"), **few},
     }
 
 

@@ -130,7 +130,7 @@ def engine_solution(job: Job, rows: dict, block_size: int | None):
     """The same job by the in-process engine."""
     from fedmixtures.data.node_data import NodeData
     from fedmixtures.engine.solve import solve
-    from fedmixtures.graph.convert import from_edges
+    from fedmixtures.graph import from_edges
 
     labels = tuple(sorted(rows))
     X = np.concatenate([rows[name] for name in labels])

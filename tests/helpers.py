@@ -13,7 +13,7 @@ from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy.kl import UnscentedKL
 from fedmixtures.engine.solve import solve
-from fedmixtures.graph.convert import from_edges
+from fedmixtures.graph import from_edges
 from fedmixtures.mixture.feasible import FeasibleSet
 
 DISCREPANCIES = (

@@ -14,11 +14,11 @@ import pytest
 from fedmixtures import KMeansStart, Local, Mixture, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import selection
-from fedmixtures.estimators.align import aligned_orders
+from fedmixtures.estimators.solutions import aligned_orders
 from fedmixtures.federation.node.gate import Gate, merge_nearest
-from fedmixtures.graph.convert import from_edges
+from fedmixtures.graph import from_edges
 from fedmixtures.graph.generate import nearest_neighbours
-from fedmixtures.init.kmeans import tightest_clustering
+from fedmixtures.init import tightest_clustering
 from fedmixtures.kernels.cpu.clustering import lloyd, plus_plus
 from fedmixtures.mixture.arithmetic import double
 from helpers import WIDE, draw, mixture
@@ -191,7 +191,7 @@ def test_the_smaller_alpha_of_equally_good_ones(monkeypatch):
 
 def test_groups_that_explain_a_node_equally_well():
     """IFCA with groups that hold the same mixture, its components in another order."""
-    from fedmixtures.methods.compared.ifca import _choose
+    from fedmixtures.methods.compared.hub_em import _choose
     from fedmixtures.methods.programs import NodeRows
 
     one, rows = mixture(1, k=4), draw(mixture(1, k=4), 64)[None]

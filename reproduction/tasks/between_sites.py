@@ -20,8 +20,7 @@ from fedmixtures.federation.node.node import AnySession, Node
 from fedmixtures.federation.node.site import Limits, SiteConfig
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import SiteKey
-from fedmixtures.graph.convert import as_network
-from fedmixtures.graph.network import Network
+from fedmixtures.graph.network import Network, as_network
 from fedmixtures.methods.base import Levels
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture

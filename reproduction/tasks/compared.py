@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedmixtures.engine.solution import Status
-from fedmixtures.init.kmeans import node_seed
+from fedmixtures.init import node_seed
 from fedmixtures.methods.base import Levels, Method
 from fedmixtures.methods.compared.baselines import Centralized, EMFits, OneFit
 from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.metrics import centroid_error
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 from reproduction.tasks import fit, measure
 from reproduction.tasks.ablations import PARTS, without
 from reproduction.tasks.lies import Lying

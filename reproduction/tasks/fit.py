@@ -23,9 +23,9 @@ from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.registry import METHODS
 from fedmixtures.mixture.arithmetic import double
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 from reproduction.tasks import measure, situation
 from reproduction.tasks.union import Part, Union
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import Solution
 from fedmixtures.graph import generate
-from fedmixtures.init.kmeans import clustered_mixture
+from fedmixtures.init import clustered_mixture
 from fedmixtures.methods.registry import METHODS
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks.fit import quiet_solve

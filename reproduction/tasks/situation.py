@@ -15,7 +15,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import Scenario
 from fedmixtures.graph import generate
 from fedmixtures.graph.network import Network
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart
 from fedmixtures.mixture.mixture import Mixture
 from reproduction.tasks.union import Part
 

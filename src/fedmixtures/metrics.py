@@ -1,14 +1,18 @@
-"""How good a fit is: likelihood, partition and centroids by node, and medians over seeds."""
+"""How good a fit is: likelihood, partition and centroids by node, medians, gains of listening."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmixtures.data.partition import rows_by_node
+from fedmixtures._types import Label
+from fedmixtures.data.node_data import NodeData, rows_by_node
+
+CLEAR = 1.96  # a difference of fewer standard errors than this counts as no clear change
 
 
 def node_means(log_density: ArrayLike, nodes: ArrayLike) -> dict[Hashable, float]:
@@ -198,3 +202,69 @@ def paired_difference(
         )
     with np.errstate(invalid="ignore"):  # inf - inf: neither is better, NaN says so
         return median_interval(a - b, n_resamples, confidence, seed)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Mean log-density of each node's held-out rows; NaN where there is none."""
+
+    labels: tuple[Label, ...]
+    n_held_out: np.ndarray  # held-out rows of each node
+    local: np.ndarray  # own data only
+    network: np.ndarray  # with neighbours
+    pooled: np.ndarray  # one mixture of all rows, where that was allowed
+    error: np.ndarray  # standard error of `network - local`, from the rows' own differences
+
+    @classmethod
+    def of(
+        cls,
+        labels: Sequence[Label],
+        held: NodeData | None,
+        network: np.ndarray | None = None,
+        local: np.ndarray | None = None,
+        pooled: np.ndarray | None = None,
+    ) -> Scores:
+        """From the log-density of every held-out row, as they came in, under the three models."""
+        n, index, nothing = len(labels), np.zeros(0, int), np.full(len(labels), np.nan)
+        if held is not None:
+            position = {label: i for i, label in enumerate(labels)}
+            index = np.empty(len(held.rows), int)
+            index[held.source_index] = np.array([position[a] for a in held.labels])[held.node_index]
+        counts = np.bincount(index, minlength=n)
+
+        def mean(values: np.ndarray | None) -> np.ndarray:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return nothing if values is None else np.bincount(index, values, n) / counts
+
+        error = nothing
+        if network is not None and local is not None:
+            difference = network - local
+            variance = mean(np.square(difference - mean(difference)[index]))
+            error = np.sqrt(np.where(counts > 1, variance / np.maximum(counts - 1, 1), np.nan))
+        return cls(tuple(labels), counts, mean(local), mean(network), mean(pooled), error)
+
+    @property
+    def gain(self) -> np.ndarray:
+        """What neighbours brought, in nats per held-out row."""
+        return self.network - self.local
+
+    @property
+    def verdict(self) -> np.ndarray:
+        """1 where a node clearly gained, -1 where it clearly lost, 0 otherwise."""
+        with np.errstate(invalid="ignore"):
+            clear = np.abs(self.gain) > CLEAR * self.error
+        return np.where(clear, np.sign(self.gain), 0).astype(int)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to compare."""
+        return bool(np.isfinite(self.gain).any())
+
+    def median_gain(self) -> Interval:
+        """Median over nodes with its bootstrap interval."""
+        return median_interval(self.gain[np.isfinite(self.gain)])
+
+    def medians(self) -> dict[str, Interval]:
+        """Median over nodes of each of the three, with intervals."""
+        columns = {"local": self.local, "network": self.network, "pooled": self.pooled}
+        return {name: median_interval(v[np.isfinite(v)]) for name, v in columns.items()}

@@ -321,17 +321,8 @@ def test_compare_checks_all_methods_before_any_work(run, files, monkeypatch):
     from fedmixtures.cli import compare
 
     begun = []
-    fake = lambda task, settings, name, repeat: (
-        begun.append(name)
-        or {
-            "method": name,
-            "repeat": repeat,
-            "nodes": {"h0": -1.0},
-            "seconds": 0.0,
-            "sent": 0,
-            "notes": [],
-        }
-    )
+    found = {"nodes": {"h0": -1.0}, "seconds": 0.0, "sent": 0, "notes": []}
+    fake = lambda task, settings, name: begun.append(name) or found
     monkeypatch.setattr(compare, "_fit", fake)
     command = "compare data.csv --nodes site --graph edges.csv --k 2 --repeats 2"
     code, _, err = run(f"{command} --methods local,ifca")
@@ -350,10 +341,10 @@ def test_compare_keeps_what_is_computed(run, files, monkeypatch, failure):
 
     fit = compare._fit
 
-    def fails(task, settings, name, repeat):
-        if name == "fedem" and repeat == 1:
+    def fails(task, settings, name):
+        if name == "fedem" and settings.seed == 1:
             raise failure("nothing goes any more")
-        return fit(task, settings, name, repeat)
+        return fit(task, settings, name)
 
     monkeypatch.setattr(compare, "_fit", fails)
     command = "compare data.csv --nodes site --graph edges.csv --k 1 --rounds 2 --repeats 3"

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmixtures.data.gaps import by_pattern, filled, padded
-from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.node_data import NodeData, by_pattern, filled, padded
 from fedmixtures.mixture.density import GappyRows
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedmixtures import FeasibleSet, GTVMin, Mixture, Network
-from fedmixtures.estimators.align import aligned_orders
+from fedmixtures.estimators.solutions import aligned_orders
 from helpers import mixture
 
 LABELS = tuple("abcdefg")

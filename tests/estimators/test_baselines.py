@@ -3,7 +3,8 @@
 import numpy as np
 
 from fedmixtures import FedEM, GTVMin, Local, NetworkGaussianMixture, ShapePrior, TrustThenPool
-from fedmixtures.estimators.comparison import all_rows_pooled, own_data_only, own_level
+from fedmixtures.estimators.resolve import all_rows_pooled, own_data_only
+from fedmixtures.estimators.solutions import own_level
 
 
 def test_own_data_only_gets_the_methods_prior_and_ridge():

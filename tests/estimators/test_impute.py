@@ -9,7 +9,7 @@ import fedmixtures as fm
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Levels
-from fedmixtures.mixture.conditional import conditional_draws, conditional_means
+from fedmixtures.mixture.density import conditional_draws, conditional_means
 from helpers import mixture
 
 

@@ -8,7 +8,7 @@ from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture, TrustThenPool
 from fedmixtures.data.scenarios import homogeneous, shifted_blocks
 from fedmixtures.estimators import selection
 from fedmixtures.estimators.selection import folds, select_alpha, select_components
-from fedmixtures.graph.generate import complete
+from fedmixtures.graph.network import complete
 from fedmixtures.metrics import mean_over_nodes
 
 

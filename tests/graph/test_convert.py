@@ -94,7 +94,7 @@ def test_rounding_between_the_halves_is_forgiven():
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        ("knn", r'`graph` is "knn", which needs the data. Build it with nearest_neighbours\('),
+        ("knn", r'None is for no edges, and "knn" needs the data: nearest_neighbours\('),
         ("ring", r"`graph` is 'ring'. The name known here is \"full\"; None is for no edges"),
         (7, r"`graph` is a int. Give a networkx Graph"),
         (nx.DiGraph(), r"`graph` is directed \(DiGraph\), but edges here are undirected"),

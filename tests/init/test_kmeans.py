@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 
 from fedmixtures import KMeansStart
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import clustered_mixture, node_seed
+from fedmixtures.init import clustered_mixture, node_seed
 from helpers import assert_close, draw, mixture
 
 

@@ -7,7 +7,7 @@ from sklearn.cluster import KMeans
 
 from fedmixtures import KMeansStart
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import (
+from fedmixtures.init import (
     clustered_mixture,
     distinct_rows,
     distinct_rows_of_all,

@@ -9,7 +9,7 @@ from fedmixtures import Mixture
 from fedmixtures.kernels.block_em import expectation_maximisation
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.mixture.arithmetic import double
-from fedmixtures.mixture.em import ShapePrior, m_step
+from fedmixtures.mixture.moments import ShapePrior, m_step
 from helpers import assert_close, draw, mixture, stack
 
 _em = eqx.filter_jit(expectation_maximisation)

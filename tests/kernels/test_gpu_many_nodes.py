@@ -7,7 +7,7 @@ import pytest
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
 from fedmixtures.graph.generate import sparse_random
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.gpu import clustering
 from fedmixtures.mixture.arithmetic import double, precision

@@ -8,7 +8,8 @@ import pytest
 from fedmixtures import Mixture
 from fedmixtures.data import homogeneous, shifted_blocks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.graph.generate import complete, ring
+from fedmixtures.graph.generate import ring
+from fedmixtures.graph.network import complete
 
 
 def _case(scenario, network):

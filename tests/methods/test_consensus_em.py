@@ -3,8 +3,7 @@ import pytest
 
 from em_oracle import from_moments, loss, matched, moments, numbers, sklearn_em
 from fedmixtures import ConsensusEM, KMeansStart, NetworkGaussianMixture
-from fedmixtures.graph.generate import complete
-from fedmixtures.graph.network import Network
+from fedmixtures.graph.network import Network, complete
 
 
 def fit(case, method, **options):

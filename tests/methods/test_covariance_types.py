@@ -35,9 +35,8 @@ from fedmixtures import (
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, is_of_type, n_parameters, of_type
-from fedmixtures.mixture.em import m_step
 from fedmixtures.mixture.feasible import FeasibleSet
-from fedmixtures.mixture.moments import plain_statistics
+from fedmixtures.mixture.moments import m_step, plain_statistics
 from helpers import draw, mixture
 
 KINDS = ["full", "tied", "diag", "spherical"]
@@ -47,7 +46,6 @@ EM_METHODS = [
     FedGrEM(n_orders=5),
     ConsensusEM(align=True),
     FedEM(),
-    FedEM(aggregate="average"),
     FedGenGMM(n_init=2, engine="jax", samples_per_component=20),
     IFCA(n_groups=2, restarts=1),
     CColME(n_init=1, n_rounds=3),

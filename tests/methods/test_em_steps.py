@@ -19,8 +19,7 @@ from fedmixtures import (
 from fedmixtures.methods.em_steps import Pseudorows, descend, em_direction, loss_of_statistics
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.arithmetic import double
-from fedmixtures.mixture.em import m_step
-from fedmixtures.mixture.moments import plain_statistics
+from fedmixtures.mixture.moments import m_step, plain_statistics
 
 PRIOR = ShapePrior(5.0, 2.0)
 

@@ -20,7 +20,8 @@ from fedmixtures import (
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import METHODS
-from fedmixtures.graph.generate import complete, ring
+from fedmixtures.graph.generate import ring
+from fedmixtures.graph.network import complete
 from fedmixtures.methods.base import OneShot
 from fedmixtures.methods.programs import HubProgram, NodeProgram
 
@@ -37,7 +38,6 @@ EVERY = [
     FedEM(),
     FedGenGMM(n_init=2, engine="jax", samples_per_component=20),
     IFCA(n_groups=2),
-    IFCA(n_groups=2, aggregate="average"),
 ]
 ONE_OF_EACH = [
     FedKMeans(),

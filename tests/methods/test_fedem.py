@@ -56,20 +56,6 @@ def test_the_likelihood_of_all_rows_never_falls(uneven, blocks):
         assert total[0] - total[-1] > 1
 
 
-def test_averaging_loses_the_scatter_between_nodes(blocks):
-    """Wu's aggregation: the same means, covariances too small by the between-node scatter."""
-    exact, average = (fit(blocks, FedEM(aggregate=a), n_rounds=1) for a in ("exact", "average"))
-    np.testing.assert_allclose(exact.means_, average.means_, atol=1e-9)
-    lost = exact.covariances_[0] - average.covariances_[0]
-    start = fit(blocks, FedEM(), n_rounds=0).solution_.theta
-    sums = [moments(start.at(i), rows) for i, rows in enumerate(blocks.rows)]
-    mass = np.array([n for n, *_ in sums])
-    means = np.array([a / n[:, None] for n, a, _ in sums])
-    away = means - exact.means_[0]
-    scatter = np.einsum("nc,nci,ncj->cij", mass, away, away) / mass.sum(0)[:, None, None]
-    np.testing.assert_allclose(lost, scatter, atol=1e-7)
-
-
 def test_personal_weights_are_what_it_is_made_for():
     """Marfoq: nodes whose data mix the same components in their own proportions."""
     s = shifted_blocks(4, 1, n_components=3, n_train=150, differ="weights", seed=2)

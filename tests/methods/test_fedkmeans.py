@@ -7,7 +7,7 @@ from em_oracle import matched
 from fedmixtures import FedKMeans, KMeansStart, NetworkGaussianMixture
 from fedmixtures.data import homogeneous
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.graph.generate import complete
+from fedmixtures.graph.network import complete
 from fedmixtures.methods.base import Participants
 from fedmixtures.methods.compared.fedkmeans import lloyd
 from fedmixtures.methods.programs import NodeRows

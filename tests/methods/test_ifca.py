@@ -4,7 +4,7 @@ import pytest
 
 from em_oracle import loss, numbers, sklearn_em
 from fedmixtures import IFCA, Mixture, NetworkGaussianMixture
-from fedmixtures.methods.compared.ifca import Candidates, Report
+from fedmixtures.methods.compared.hub_em import Candidates, Report
 from fedmixtures.mixture.arithmetic import double
 
 
@@ -58,25 +58,7 @@ def test_more_restarts_are_never_worse(blocks):
     assert four.history_.fit[-1] <= one.history_.fit[-1] + 1e-6
 
 
-def test_averaging_one_node_per_group_is_exact(alike):
-    exact, average = (
-        fit(alike, IFCA(n_groups=6, restarts=1, aggregate=a)) for a in ("exact", "average")
-    )
-    np.testing.assert_allclose(exact.means_, average.means_, atol=1e-8)
-
-
-def test_averaging_is_the_plain_mean_of_local_steps(uneven):
-    start = Mixture(np.full(3, 1 / 3), uneven.truth[0] + 0.5, np.tile(np.eye(2), (3, 1, 1)))
-    method = IFCA(n_groups=1, restarts=1, aggregate="average", n_local_steps=3)
-    model = fit(uneven, method, init=dict.fromkeys(range(5), start), n_rounds=1)
-    local = [sklearn_em(rows, start, 3) for rows in uneven.rows]
-    np.testing.assert_allclose(model.means_[0], np.mean([m.means for m in local], 0), atol=1e-7)
-    covariances = np.mean([m.covariances for m in local], 0)
-    np.testing.assert_allclose(model.covariances_[0], covariances, atol=1e-7)
-
-
-@pytest.mark.parametrize("aggregate", ["exact", "average"])
-def test_a_group_without_nodes_keeps_its_mixture(aggregate):
+def test_a_group_without_nodes_keeps_its_mixture():
     with double():
         eye = jnp.broadcast_to(jnp.eye(2), (1, 3, 1, 2, 2))
         means = jnp.arange(6.0).reshape(1, 3, 1, 2)
@@ -84,7 +66,7 @@ def test_a_group_without_nodes_keeps_its_mixture(aggregate):
         group = jnp.array([[0], [2]], jnp.int32)
         update = jnp.ones((2, 1, 1)), jnp.ones((2, 1, 1, 2)), 3 * eye[:, :2].swapaxes(0, 1)
         report = Report(group, jnp.ones((2, 1)), update)
-        method = IFCA(n_groups=3, restarts=1, aggregate=aggregate)
+        method = IFCA(n_groups=3, restarts=1)
         after, _ = method.hub(report, jnp.array([5.0, 5.0]), before)
     np.testing.assert_array_equal(after.models.means[0, 1], means[0, 1])
     np.testing.assert_array_equal(after.models.covariances[0, 1], np.eye(2)[None])
@@ -108,7 +90,7 @@ def test_clear_errors(alike):
         fit(alike, "ifca")
     with pytest.raises(ValueError, match="`n_groups` is 7, but there are 6 nodes"):
         fit(alike, IFCA(n_groups=7))
-    with pytest.raises(ValueError, match="`n_local_steps` is 2.*aggregate='average'"):
-        IFCA(n_groups=2, n_local_steps=2)
+    with pytest.warns(FutureWarning, match="`aggregate` of IFCA has no effect"):
+        IFCA(n_groups=2, aggregate="average")
     with pytest.raises(ValueError, match="`restarts` is 0"):
         IFCA(n_groups=2, restarts=0)

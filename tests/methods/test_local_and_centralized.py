@@ -4,7 +4,7 @@ from sklearn.mixture import GaussianMixture
 
 from em_oracle import numbers, sklearn_em
 from fedmixtures import Centralized, FitWarning, Local, Mixture, NetworkGaussianMixture, ShapePrior
-from fedmixtures.init.kmeans import node_seed
+from fedmixtures.init import node_seed
 
 
 def fit(case, method, k=3, **options):

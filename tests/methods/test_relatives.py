@@ -16,8 +16,8 @@ from fedmixtures import (
     load,
 )
 from fedmixtures.estimators.resolve import METHODS
-from fedmixtures.graph.generate import complete
-from fedmixtures.methods.compared import c_colme, dfmr, federico, fedgem, graphfed_em
+from fedmixtures.graph.network import complete
+from fedmixtures.methods.compared import averaging, dfmr, federico, fedgem
 from fedmixtures.methods.compared.pooling import moment_match
 
 RELATIVES = [
@@ -100,7 +100,7 @@ def test_the_half_width_covers_a_mean_at_any_time():
     gamma, sigma, runs = 0.2, 1.7, 2000
     n = np.arange(1, 101)
     means = np.cumsum(sigma * rng.normal(size=(runs, len(n))), axis=1) / n
-    widths = c_colme.half_widths(np.full((1, 100, 1), sigma), n[None] * 1.0, np.array([gamma]))
+    widths = averaging.half_widths(np.full((1, 100, 1), sigma), n[None] * 1.0, np.array([gamma]))
     outside = (np.abs(means) > widths[0, :, 0]).any(1).mean()
     assert outside < gamma
     by_hand = sigma * np.sqrt(2 / 10 * (1 + 1 / 10) * np.log(np.sqrt(11) / gamma))
@@ -128,7 +128,7 @@ def test_a_round_of_averaging_by_hand():
     rng = np.random.default_rng(1)
     own, mixed = _moments(rng, (2, 1)), _moments(rng, (2, 1))
     theirs = tuple(part[::-1] for part in mixed)  # the two hear each other
-    found = c_colme.averaged(own, mixed, theirs, np.full(2, 0.5), np.arange(2), 0.75)
+    found = averaging.averaged(own, mixed, theirs, np.full(2, 0.5), np.arange(2), 0.75)
     raw = lambda m: (m[0], m[0][..., None] * m[1], m[0][..., None, None] * (m[2] + _outer(m[1])))
     x, y = raw(own), raw(mixed)
     expected = [0.25 * b + 0.75 * (0.5 * c + 0.5 * c[::-1]) for b, c in zip(x, y, strict=True)]
@@ -255,7 +255,7 @@ def test_a_blend_by_hand():
     theirs = Mixture.stack([random_mixture(i) for i in range(10, 12)])
     weight = np.random.default_rng(0).uniform(0.1, 2, (2, 3))
     here = np.zeros(2, int)  # both edges end at the first node: the second has no neighbour
-    found = graphfed_em.blended(own, theirs, weight, here, 0.3)
+    found = averaging.blended(own, theirs, weight, here, 0.3)
     for c in range(3):
         share = weight[:, c] / weight[:, c].sum()
         mean = 0.7 * own.means[0, c] + 0.3 * (share @ theirs.means[:, c])

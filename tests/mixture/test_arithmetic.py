@@ -7,14 +7,8 @@ import pytest
 from scipy import stats
 
 from fedmixtures.kernels.compiling import jit
-from fedmixtures.mixture.arithmetic import (
-    fast_log,
-    normal,
-    philox,
-    precision,
-    random_words,
-    uniform,
-)
+from fedmixtures.mixture.arithmetic import fast_log, precision
+from fedmixtures.mixture.sampling import normal, philox, random_words, uniform
 
 # Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds): counter, key, result.
 VECTORS = [

@@ -12,8 +12,8 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import shifted_blocks
 from fedmixtures.estimators.resolve import Problem
 from fedmixtures.graph.generate import stochastic_blocks
+from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.scores import Scores
 
 FLAGS = [
     "--no-sandbox",
@@ -42,10 +42,9 @@ def found() -> Findings:
     own = NetworkGaussianMixture(3, method="local", random_state=0).fit(s.X, nodes=names[s.nodes])
     scores = Scores.of(
         tuple(names.tolist()),
-        held,
+        NodeData.from_rows(s.X_validation, held),
         model.score_samples(s.X_validation, held),
         own.score_samples(s.X_validation, held),
-        None,
     )
     return Findings(
         theta=model.solution_.theta,

@@ -8,14 +8,14 @@ import pytest
 
 from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.graph.convert import from_edges
+from fedmixtures.graph import from_edges
 from fedmixtures.methods.base import Account, Levels, Trust
+from fedmixtures.metrics import Scores
 from fedmixtures.report import neighbours, planes
 from fedmixtures.report.content import build_content
 from fedmixtures.report.neighbours import positions
 from fedmixtures.report.page import embedded, headline, render, story
 from fedmixtures.report.planes import matched_to_last
-from fedmixtures.report.scores import Scores
 
 
 def test_edges_carry_the_discrepancy_of_their_ends(found):
@@ -55,7 +55,7 @@ def test_one_bunch_of_discrepancies_makes_one_group():
 def test_scores_by_hand():
     nodes = np.array(["a", "b", "a", "a", "b"])
     network, local = np.array([1.0, 2, 3, 5, 6]), np.array([0.0, 2, 1, 1, 7])
-    scores = Scores.of(("a", "b", "c"), nodes, network, local, None)
+    scores = Scores.of(("a", "b", "c"), NodeData.from_rows(np.zeros((5, 1)), nodes), network, local)
     assert scores.n_held_out.tolist() == [3, 2, 0]
     assert scores.network[:2].tolist() == [3.0, 4.0]
     assert scores.gain[:2] == pytest.approx([7 / 3, -0.5])
@@ -230,7 +230,7 @@ def test_the_headline_tells_gains_from_gains_beyond_noise(content):
 
 
 def test_without_held_out_rows_nothing_is_claimed(found):
-    nobody = Scores.of(found.scores.labels, np.zeros(0, str), np.zeros(0), None, None)
+    nobody = Scores.of(found.scores.labels, None)
     quiet = build_content(dataclasses.replace(found, scores=nobody))
     assert headline(quiet) == "One mixture for each of 9 nodes."
     assert "cannot say" in story(quiet)
@@ -275,7 +275,7 @@ def _thousand_nodes():
         features=("x", "y"),
         history=History(zeros, zeros, zeros, zeros),
         method=None,
-        scores=Scores.of(network.labels, labels, values, values - 0.1, None),
+        scores=Scores.of(network.labels, NodeData.from_rows(rows, labels), values, values - 0.1),
         snapshots=dict.fromkeys(range(10), theta),
         settings={"method": "gtv-mmd", "status": "completed"},
     )

@@ -1,4 +1,4 @@
-"""`fedmixtures compare` and `fedmixtures methods`: what there is, side by side."""
+"""`fedmixtures compare`, `demo` and `methods`: what there is, side by side."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import dataclasses
 import time
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from cyclopts import Parameter
 
-from fedmixtures.cli.main import begin
-from fedmixtures.cli.settings import UNLESS_GIVEN, TableOptions, default_method, names
+from fedmixtures.cli.fit import UNLESS_GIVEN, FitSettings, TableOptions, default_method, names
+from fedmixtures.cli.main import begin, say
+
+SHOWN = ("gtv-euclidean", "gtv-kl", "gtv-mmd", "trust")
+"""What the demo fits; its report is about the last."""
 
 
 def compare(
@@ -71,18 +74,25 @@ def compare(
             one = dataclasses.replace(settings, seed=settings.seed + repeat)
             task = prepare(one, rows) if repeat else task
             for name in chosen:
-                with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
-                    results.append(_attempt(task, one, name, repeat))
+                try:
+                    with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
+                        found = _fit(task, one, name)
+                except (ValueError, ArithmeticError) as error:  # must not cost the others
+                    notes.append(f"{name} failed in repeat {repeat + 1}: {error}")
+                    found = {"nodes": {}}
+                results.append({"method": name, "repeat": repeat} | found)
     finally:  # whatever stopped it, what is computed is not lost
         _tell(chosen, results, notes, out)
 
 
 def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tuple, list[str]]:
     """Check every method before any work; with `drop`, leave out those that cannot run as asked."""
+    from fedmixtures.estimators.resolve import resolve_method
+
     possible, notes = [], []
     for name in chosen:
         try:
-            task.fitted_by(_method(name, settings))
+            task.fitted_by(resolve_method(name, settings.covariance))
         except ValueError as error:
             if not drop:
                 raise ValueError(f"{name}: {error}") from None
@@ -92,62 +102,27 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
     return tuple(possible), notes
 
 
-def _attempt(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
-    """One method on one split; one that fails must not cost the others."""
-    from fedmixtures.cli.prepare import standardizes
-
-    try:
-        method = _method(name, settings)
-        task = task.fitted_by(method, standardizes(settings, method, task.data))
-        return _fit(task, settings, name, repeat)
-    except (ValueError, ArithmeticError) as error:
-        notes = [f"{name} failed in repeat {repeat + 1}: {error}"]
-        return {"method": name, "repeat": repeat, "nodes": {}, "notes": notes}
-
-
-def _method(name: str, settings: Any) -> Any:
-    from fedmixtures.estimators.resolve import resolve_method
-
-    return resolve_method(name, settings.covariance)
-
-
-def _tell(chosen: tuple, results: list[dict[str, Any]], notes: list[str], out: Path | None) -> None:
-    """The table of what was computed, the notes, and the file."""
-    from fedmixtures.cli.console import say
-
-    if not results:
-        return
-    whole = len(results) // len(chosen)  # the last repeat may be cut short: it is not comparable
-    shown = results[: whole * len(chosen)] or results
-    _print(tuple(name for name in chosen if any(r["method"] == name for r in shown)), shown)
-    for message in dict.fromkeys([*notes, *(n for result in results for n in result["notes"])]):
-        say(f"Note: {message}", "yellow")
-    if out is not None:
-        _write(out, results)
-        say(f"Written to {out}")
-
-
-def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
+def _fit(task: Any, settings: Any, name: str) -> dict[str, Any]:
     """One method on one split: log-likelihood of every node's held-out rows."""
+    from fedmixtures.cli.prepare import standardizes
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+    from fedmixtures.estimators.resolve import resolve_method
     from fedmixtures.estimators.scoring import log_densities
     from fedmixtures.metrics import node_means
 
     began = time.perf_counter()
+    how = {"n_rounds": settings.rounds, "seed": settings.seed, "tol": NetworkGaussianMixture().tol}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        how = {"n_rounds": settings.rounds, "seed": settings.seed}
-        solution = task.problem.solve(**how, tol=NetworkGaussianMixture().tol)
-        solution = solution.changed(task.scale.original)
-    seconds = time.perf_counter() - began
-    likelihood: dict[Any, float] = {}
+        method = resolve_method(name, settings.covariance)
+        task = task.fitted_by(method, standardizes(settings, method, task.data))
+        solution = task.problem.solve(**how).changed(task.scale.original)
+    seconds, likelihood = time.perf_counter() - began, {}
     if task.method.has_likelihood:
         values = log_densities(solution, task.test)
         likelihood = node_means(values, task.table.nodes[task.held_out])
     return {
-        "method": name,
-        "repeat": repeat,
         "nodes": likelihood,
         "seconds": seconds,
         "sent": solution.traffic.total / len(task.labels),
@@ -155,56 +130,164 @@ def _fit(task: Any, settings: Any, name: str, repeat: int) -> dict[str, Any]:
     }
 
 
-def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _tell(chosen: tuple, results: list[dict[str, Any]], notes: list[str], out: Path | None) -> None:
+    """The table of what was computed, the notes, and the file."""
+    import csv
 
+    if not results:
+        return
+    whole = len(results) // len(chosen)  # the last repeat may be cut short: it is not comparable
+    shown = results[: whole * len(chosen)] or results
+    _print(tuple(name for name in chosen if any(r["method"] == name for r in shown)), shown)
+    more = (note for result in results for note in result.get("notes", ()))
+    for message in dict.fromkeys([*notes, *more]):
+        say(f"Note: {message}", "yellow")
+    if out is not None:
+        with out.open("w", newline="", encoding="utf-8") as file:
+            lines = csv.writer(file)
+            lines.writerow(["method", "repeat", "node", "log_likelihood"])
+            for one in results:
+                for node, value in one["nodes"].items():
+                    lines.writerow([one["method"], one["repeat"], node, repr(float(value))])
+        say(f"Written to {out}")
+
+
+def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
     from fedmixtures._ties import first_greatest
-    from fedmixtures.cli.console import console, short, size
+    from fedmixtures.cli.console import console, new_table, short
     from fedmixtures.metrics import median_interval, paired_difference
+    from fedmixtures.report.page import size
 
     def means(name: str) -> np.ndarray:
         per_node = [list(r["nodes"].values()) for r in results if r["method"] == name]
         return np.array([np.mean(values) if values else np.nan for values in per_node])
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
-    for head in ("LL", "95% interval", f"vs {chosen[0]}", "95% interval", "sent/node", "s"):
-        table.add_column(head, justify="right", no_wrap=True)
+    heads = ("LL", "95% interval", f"vs {chosen[0]}", "95% interval", "sent/node", "s")
+    table = new_table(*heads)
     medians = {name: median_interval(means(name)) for name in chosen}
     likely = np.nan_to_num([medians[name].median for name in chosen], nan=-np.inf)
     best = chosen[first_greatest(likely, scale=1.0)]
+    spread = lambda x: "" if not np.isfinite(x.low) else f"{x.low:.2f} to {x.high:.2f}"
     for name in chosen:
-        own = [r for r in results if r["method"] == name]
+        done = [r for r in results if r["method"] == name and "seconds" in r]
         difference = paired_difference(means(name), means(chosen[0]))
-        spread = lambda x: "" if not np.isfinite(x.low) else f"{x.low:.2f} to {x.high:.2f}"
         table.add_row(
             name,
             short(medians[name].median),
             spread(medians[name]),
             "" if name == chosen[0] else short(difference.median),
             "" if name == chosen[0] else spread(difference),
-            next((size(r["sent"]) for r in own if "sent" in r), ""),
-            _median_seconds(own),
+            size(done[0]["sent"]) if done else "",
+            f"{np.median([r['seconds'] for r in done]):.1f}" if done else "failed",
             style="bold" if name == best else None,
         )
     console.print("\nMean over nodes of the held-out log-likelihood per row (higher is better):")
     console.print(table)
 
 
-def _median_seconds(runs: list[dict[str, Any]]) -> str:
-    seconds = [r["seconds"] for r in runs if "seconds" in r]
-    return f"{np.median(seconds):.1f}" if seconds else "failed"
+def demo(
+    *,
+    data: Literal["blocks", "digits"] = "blocks",
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("demo"),
+    seed: int = 0,
+) -> None:
+    """Fit a small built-in network several ways, print a table and write a report.
+
+    `blocks`: 15 nodes in three blocks, 50 rows each, five components; nodes of one block share a
+    mixture, but one link in five leads to another block. `digits`: the handwritten digits over ten
+    nodes with very different mixes of classes.
+
+    Example: `fedmixtures demo`, then open `demo/report.html`. With digits:
+    `fedmixtures demo --data digits --out digits-demo`
+
+    Parameters
+    ----------
+    data
+        The built-in data to use.
+    out
+        Folder for the report; a former demo there is replaced.
+    seed
+        Seeds data and fits; the same seed gives the same numbers.
+    """
+    begin("Making a network of nodes, each with a few rows of its own:")
+    from fedmixtures.cli.console import understood
+    from fedmixtures.cli.fitting import (
+        baselines,
+        fit_watched,
+        replace_demo,
+        scores_beside,
+        write_run,
+    )
+    from fedmixtures.estimators.resolve import resolve_method
+
+    began = time.perf_counter()
+    folder = replace_demo(out)
+    task, settings = _built_in(data, seed)
+    understood(task, settings, "each of " + ", ".join(SHOWN))
+    fits = {}
+    for name in SHOWN:
+        one = dataclasses.replace(settings, method=name)
+        this = task.fitted_by(resolve_method(name))
+        fits[name] = this, one, fit_watched(this, one)
+    beside = baselines(*fits[SHOWN[-1]])  # all are compared with those of the one that is reported
+    runs = {
+        name: (this, one, fitted, scores_beside(this, fitted, beside), beside.notes)
+        for name, (this, one, fitted) in fits.items()
+    }
+    _print_demo(len(task.labels), runs)
+    content = write_run(folder, *runs[SHOWN[-1]])
+    say("")
+    say(f"{content['headline']}  ({SHOWN[-1]}; {time.perf_counter() - began:.0f} s in all)")
+    say(f"Open {folder.file('report.html')}")
 
 
-def _write(path: Path, results: list[dict[str, Any]]) -> None:
-    import csv
+def _built_in(data: str, seed: int) -> tuple[Any, FitSettings]:
+    """Task and settings of a built-in data set."""
+    from fedmixtures.cli.prepare import posed
+    from fedmixtures.data.node_data import NodeData
+    from fedmixtures.data.scenarios import digits_scenario, shifted_blocks
+    from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
+    from fedmixtures.io.tables import Table
 
-    with path.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(["method", "repeat", "node", "log_likelihood"])
-        for result in results:
-            for node, value in result["nodes"].items():
-                lines.writerow([result["method"], result["repeat"], node, repr(float(value))])
+    if data == "digits":
+        scenario, labels = digits_scenario(seed=seed), [f"site{i}" for i in range(10)]
+        network, k = erdos_renyi_ring(10, 0.5, seed=seed, labels=labels), 10
+    else:
+        scenario = shifted_blocks(seed=seed)
+        labels = [f"{block}{i + 1}" for block in "abc" for i in range(5)]
+        network, k = stochastic_blocks([5, 5, 5], 0.8, 0.2, seed=seed, labels=labels), 5
+    X = np.concatenate([scenario.X, scenario.X_validation])
+    nodes = np.array(labels)[np.concatenate([scenario.nodes, scenario.nodes_validation])]
+    axes = "xy" if X.shape[1] == 2 else [f"PC{i + 1}" for i in range(X.shape[1])]
+    number = np.arange(len(X))
+    table = Table(X, nodes, tuple(axes), (data,), 0 * number, number)
+    settings = FitSettings(data=(f"built-in {data}",), k=str(k), seed=seed)
+    held_out, rows = number >= len(scenario.X), NodeData.from_rows(X, nodes)
+    return posed(table, rows, held_out, False, network, SHOWN[-1], k), settings
+
+
+def _print_demo(n_nodes: int, runs: dict[str, tuple]) -> None:
+    from fedmixtures.cli.console import console, new_table, short
+    from fedmixtures.metrics import median_interval
+    from fedmixtures.report.page import size
+
+    table = new_table("median", "95% interval", "gained*", "lost*", "sent/node")
+    first = next(iter(runs.values()))[3]
+    rows: list[tuple[str, Any, Any, str]] = [("own data only", first.local, None, size(0))]
+    rows += [
+        (f"neighbours, {name}", scores.network, scores, size(fit.model.traffic_.total / n_nodes))
+        for name, (_, _, fit, scores, _) in runs.items()
+    ]
+    rows.append(("all rows pooled", first.pooled, None, "every row"))
+    for name, values, scores, sent in rows:
+        median, low, high = median_interval(values)
+        counts = ("", "")
+        if scores is not None:
+            counts = tuple(str(int((sign * scores.verdict > 0).sum())) for sign in (1, -1))
+        table.add_row(name, short(median), f"{short(low)} to {short(high)}", *counts, sent)
+    console.print("\nHeld-out log-likelihood per row, over nodes (higher is better):")
+    console.print(table)
+    console.print("* nodes, beyond the noise of their own held-out rows")
 
 
 def methods() -> None:
@@ -225,16 +308,14 @@ def methods() -> None:
     for name, make in METHODS.items():
         method = make()
         line = (type(method).__doc__ or "").strip().splitlines()[0].rstrip(".")
-        discrepancy = getattr(method, "discrepancy", None)
-        if discrepancy is not None:
+        if (discrepancy := getattr(method, "discrepancy", None)) is not None:
             line = f"{line}: {type(discrepancy).__name__}"
-        if getattr(method, "moves_rows", False):
-            line += " (rows leave their nodes)"
+        line += " (rows leave their nodes)" if method.moves_rows else ""
+        given = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
         settings = ", ".join(
-            f"{f.name}={getattr(method, f.name)!r}"
-            for f in dataclasses.fields(method)
-            if isinstance(getattr(method, f.name), (int, float, str))
-            and f.name != "covariance_type"
+            f"{key}={value!r}"
+            for key, value in given.items()
+            if isinstance(value, (int, float, str)) and key != "covariance_type"
         )
         table.add_row(name, f"{line} (the default)" if name == default else line, settings)
     console.print(table)

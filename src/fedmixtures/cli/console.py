@@ -1,22 +1,30 @@
-"""What is printed: what was understood, progress, tables."""
+"""What is printed before a fit: what was understood; and how tables look."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from fedmixtures import _checks
 
 console = Console(highlight=False, emoji=False)  # ":CD:" in a fingerprint is no disc
 
 
-def say(text: str, style: str | None = None) -> None:
-    """Print a line."""
-    console.print(text, style=style, soft_wrap=True, markup=False)
+def new_table(*heads: str) -> Table:
+    """A table of names and, under these heads, numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def short(value: float) -> str:
+    """A number for a table."""
+    return f"{value:,.3f}" if np.isfinite(value) else "–"
 
 
 def understood(task: Any, settings: Any, methods: str | None = None) -> None:
@@ -75,20 +83,6 @@ def missing_line(table: Any) -> dict[str, str]:
     return {"missing": f"{gone.sum():,} cells ({share:.1%}), taken as missing at random: {named}"}
 
 
-def hint_scale(task: Any, settings: Any) -> None:
-    """Say so where features are far from the order of one that step sizes are made for."""
-    from fedmixtures.cli.prepare import as_they_are
-
-    good = as_they_are(task.data)
-    far = [f for f, fine in zip(task.table.features, good, strict=True) if not fine]
-    if far and hasattr(task.method, "learning_rate") and not settings.standardize:
-        say(
-            f"Note: the spread of {_checks.listed(far)} is far from 1, where step sizes and "
-            "bandwidths are made for. Leave --no-standardize out.",
-            "yellow",
-        )
-
-
 def method_line(method: Any, settings: Any) -> str:
     """Name and coupling of a method."""
     alpha = getattr(method, "alpha", None)
@@ -96,59 +90,3 @@ def method_line(method: Any, settings: Any) -> str:
         return f"{settings.method}, alpha chosen on every node's own held-out rows"
     listens = "" if alpha is None else f", alpha {alpha:g} (how much nodes listen; 0 is not at all)"
     return settings.method + listens
-
-
-class RoundsBar:
-    """Progress over rounds: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, total: int, done: int = 0):
-        self.total, self.objective, self.held_out = total, None, None
-        self.last = time.monotonic()
-        self.bar = Progress(
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self.task = self.bar.add_task("rounds", total=max(total, 1), completed=done, numbers="")
-
-    def __enter__(self) -> RoundsBar:
-        self.bar.__enter__()
-        if not console.is_terminal:
-            say("fitting; what is compiled for the first time takes a while", "dim")
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self.bar.__exit__(*details)
-
-    def announce(self, words: str) -> None:
-        """Show what a method without rounds is at."""
-        self.bar.update(self.task, numbers=words)
-
-    def reached(self, number: int, objective: float | None, held_out: float | None) -> None:
-        """Show the round reached, its objective and the held-out log-likelihood."""
-        numbers = "" if objective is None else f"objective {objective:.4f}"
-        if held_out is not None and np.isfinite(held_out):
-            numbers += f"  held-out log-likelihood {held_out:.4f}"
-        self.bar.update(self.task, completed=number, numbers=numbers.strip())
-        late = time.monotonic() - self.last > 10
-        if not console.is_terminal and late:
-            self.last = time.monotonic()
-            say(f"round {number}/{self.total}  {numbers.strip()}")
-
-
-def short(value: float | int | None, digits: int = 3) -> str:
-    """A number for a table."""
-    return "–" if value is None or not np.isfinite(value) else f"{value:,.{digits}f}"
-
-
-def size(count: float | int) -> str:
-    """Bytes in words."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

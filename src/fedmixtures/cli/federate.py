@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
+
+from fedmixtures.cli.main import say
 
 federate = App(
     name="federate",
     help="Run between silos: rows stay at their site, sealed models travel through a hub.",
 )
-
-
-JOINING = {
-    "init-hub": "Make the hub: a certificate authority and the hub's own kit.",
-    "approve": "Sign the request of a site or a researcher, at the hub.",
-    "join": "Join a federation: a request to the hub, then the kit from its answer.",
-    "trust": "Pin another site's or a researcher's public key.",
-}
-for _name, _line in JOINING.items():
-    _home = f"fedmixtures.cli.federate_join:{_name.replace('-', '_')}"
-    federate.command(_home, name=_name, help=_line)
 
 
 def need_nvflare() -> None:
@@ -107,8 +98,7 @@ def try_(
     """
     need_nvflare()
     from fedmixtures.cli.federate_try import run_try
-    from fedmixtures.cli.fit import WITH_ALPHA
-    from fedmixtures.cli.settings import FitSettings, default_method, names
+    from fedmixtures.cli.fit import WITH_ALPHA, FitSettings, default_method, names
 
     method = method or (default_method() if alpha is None else WITH_ALPHA)
     settings = FitSettings(
@@ -149,7 +139,6 @@ def submit(
         New folder for the sealed results; `federate collect` opens them.
     """
     need_nvflare()
-    from fedmixtures.cli.console import say
     from fedmixtures.cli.federate_try import ConsoleListener
     from fedmixtures.federation.job import SignedJob, read_job
     from fedmixtures.federation.nvflare.driver import Driver
@@ -204,7 +193,6 @@ def status(*, kit: Path, user: str) -> None:
         The researcher's name in the kit.
     """
     need_nvflare()
-    from fedmixtures.cli.console import say
     from fedmixtures.federation.nvflare.driver import Driver
 
     with silos(), closing(Driver(kit, user)) as driver:
@@ -248,7 +236,6 @@ def collect(
 
     import numpy as np
 
-    from fedmixtures.cli.console import say
     from fedmixtures.cli.prepare import Scale
     from fedmixtures.federation.job import Job
     from fedmixtures.federation.nvflare.driver import open_results
@@ -274,3 +261,160 @@ def collect(
     out = out or folder / "models.json"
     out.write_text(json.dumps(plain, indent=1))
     say(f"Wrote {out}")
+
+
+@federate.command
+def init_hub(folder: Path, *, host: str, port: int = 8002) -> None:
+    """Make the hub: a certificate authority and the hub's own kit.
+
+    Example: `fedmixtures federate init-hub hub --host hub.example.org`
+
+    Parameters
+    ----------
+    folder
+        New folder; its `ca` holds the authority's private key and stays at the hub.
+    host
+        Name under which the sites reach this machine.
+    port
+        Port the hub listens on, on all interfaces: let only the sites through the firewall.
+    """
+    need_nvflare()
+    from fedmixtures.federation.nvflare import enrol
+
+    kit, mark = enrol.init_hub(folder, host, port)
+    say(f"Tell every site, by telephone: the authority's fingerprint is\n  {mark}")
+    say(f"Sign their requests: fedmixtures federate approve REQUEST.zip --hub {folder}")
+    say(f"Start the hub: {kit}/startup/start.sh (it listens on port {port} of all interfaces)")
+
+
+@federate.command
+def approve(
+    request: Path,
+    *,
+    hub: Path,
+    name: str | None = None,
+    role: Literal["site", "researcher"] | None = None,
+) -> None:
+    """Sign the request of a site or a researcher, at the hub.
+
+    Without `--name` and `--role` it shows what the request asks for, and signs nothing.
+
+    Parameters
+    ----------
+    request
+        The zip that `federate join` has made.
+    hub
+        Folder of `federate init-hub`.
+    name
+        Name that the certificate is to be for: that of whoever sent the request.
+    role
+        site (holds rows) or researcher (submits jobs).
+    """
+    need_nvflare()
+    from fedmixtures.federation.nvflare import enrol
+
+    asked_name, asked_role = enrol.read_request(request)
+    say(f"The request asks for a certificate of {asked_name!r} as a {asked_role}.")
+    if name is None or role is None:
+        say(f"Nothing is signed. If that is right, add: --name {asked_name} --role {asked_role}")
+        return
+    say(f"Send back: {enrol.approve(hub, request, name, role)}")
+
+
+@federate.command
+def join(
+    name: str,
+    *,
+    folder: Path | None = None,
+    hub: str | None = None,
+    researcher: Annotated[bool, Parameter(negative="")] = False,
+    signed: Path | None = None,
+    fingerprint: str | None = None,
+    data: Path | None = None,
+    columns: str | None = None,
+) -> None:
+    """Join a federation: first a request to the hub, then the kit from its answer.
+
+    First: `fedmixtures federate join hospital-1 --hub hub.example.org:8002`
+
+    Then: `fedmixtures federate join hospital-1 --signed hospital-1.signed.zip
+    --fingerprint SHA256:... --data rows.csv --columns age,bmi`
+
+    Parameters
+    ----------
+    name
+        Name of the site; of a researcher, an e-mail address.
+    folder
+        Folder for keys and kit; by default named like the site.
+    hub
+        Name and port of the hub.
+    researcher
+        Join as a researcher, who submits jobs and holds no rows.
+    signed
+        The hub's answer.
+    fingerprint
+        Fingerprint of the hub's authority, as read out by telephone.
+    data
+        Table with this site's rows; it is read here and sent nowhere.
+    columns
+        Columns to use, in the order agreed between the sites.
+    """
+    need_nvflare()
+    from fedmixtures.federation.nvflare import enrol
+    from fedmixtures.federation.wire import sealing
+
+    folder = folder or Path(name)
+    if signed is None:
+        host, _, port = (hub or "").partition(":")
+        if not host or not port.isdigit():
+            raise ValueError("give --hub as name:port, for example hub.example.org:8002")
+        make = enrol.request_researcher if researcher else enrol.request_site
+        request, public = make(folder, name, host, int(port))
+        say(f"Send to the hub: {request}")
+        say(f"Send to the other sites, not through the hub: {public}")
+        say(f"and compare by telephone: {sealing.fingerprint(public)}")
+        return
+    if fingerprint is None:
+        raise ValueError("give --fingerprint, as the hub's administrator reads it to you.")
+    if researcher:
+        kit = enrol.package(folder, name, signed, fingerprint)
+        say(f"Your kit: {kit}")
+        return
+    if data is None or not columns:
+        raise ValueError("give --data and --columns: which rows this site takes part with.")
+    kit = enrol.finish_site(folder, name, signed, fingerprint, data, columns.split(","))
+    say(f"Check what this site allows: {kit}/local/fedmixtures.toml")
+    pin = f"fedmixtures federate trust NAME KEY --roster {folder}/roster.toml"
+    say(f"Pin the other sites' keys: {pin}")
+    say(f"and the researchers' (who may submit jobs): {pin} --researcher")
+    say(f"Start the site: {kit}/startup/start.sh")
+
+
+@federate.command
+def trust(
+    name: str,
+    key: str,
+    *,
+    roster: Path = Path("roster.toml"),
+    researcher: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Pin another site's or a researcher's public key.
+
+    Only pinned sites can send models here or receive ours; only pinned researchers can sign jobs.
+
+    Parameters
+    ----------
+    name
+        Name of the site or researcher.
+    key
+        Its public key: 64 hexadecimal digits of a site, 128 of a researcher.
+    roster
+        This site's roster.
+    researcher
+        Pin a researcher.
+    """
+    need_nvflare()
+    from fedmixtures.federation.wire.roster import pin
+
+    mark = pin(roster, name, key, "researcher" if researcher else "site")
+    say(f"Pinned. Compare by telephone with {name}: {mark}")

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.cli.console import say, understood
+from fedmixtures.cli.console import understood
+from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
+from fedmixtures.cli.main import say
 from fedmixtures.cli.prepare import Task, prepare, standardizes
-from fedmixtures.cli.settings import FitSettings
+from fedmixtures.engine.run.watch import Teller
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
@@ -132,7 +134,8 @@ def collected(
     mixtures = {name: models[name] for name in task.labels}
     sent = traffic(machine, job)
     solution = Solution.collected(mixtures, sent.n_rounds, sent)
-    return as_fitted(task, settings, solution, Watch(task, None, None))
+    teller = Teller(sent.n_rounds, enabled=False)
+    return as_fitted(task, settings, solution, Watch(task, None, teller))
 
 
 def traffic(machine: OneMachine, job: Job) -> Traffic:

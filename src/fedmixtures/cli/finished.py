@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from fedmixtures.cli.main import begin
+from fedmixtures.cli.main import begin, say
 
 ENDINGS = {"json": ".json", "sklearn": ".npz", "onnx": ".onnx"}
 SNIPPET = """\
@@ -49,11 +49,10 @@ def predict(
     import numpy as np
 
     from fedmixtures import _checks
-    from fedmixtures.cli.console import say
     from fedmixtures.cli.fitting import load_run
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.estimators.newcomers import unknown
     from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+    from fedmixtures.estimators.solutions import unknown
     from fedmixtures.io.runs import check_new, write_assignments
     from fedmixtures.io.tables import read_table
 
@@ -110,9 +109,8 @@ def report(
     begin(f"Reading {run}")
     import json
 
-    from fedmixtures.cli.console import say, size
     from fedmixtures.io.runs import CONTENT, RunFolder, check_new, write_text
-    from fedmixtures.report.page import render
+    from fedmixtures.report.page import render, size
 
     folder = RunFolder.existing(run)
     content = json.loads(folder.finished(CONTENT).read_text(encoding="utf-8"))
@@ -128,7 +126,7 @@ def _add_rows(folder, content: dict) -> None:
     """Places of all rows on the planes of the page, from the data files of the run."""
     import numpy as np
 
-    from fedmixtures.cli.settings import FitSettings
+    from fedmixtures.cli.fit import FitSettings
     from fedmixtures.data.node_data import NodeData
     from fedmixtures.report import planes
 
@@ -181,7 +179,6 @@ def export(
         File to write; by default named like the node. It must not exist yet.
     """
     begin(f"Reading {run}")
-    from fedmixtures.cli.console import say
     from fedmixtures.cli.fitting import load_run, node_label
     from fedmixtures.io.runs import check_new
 

@@ -6,26 +6,25 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.cli.console import RoundsBar, console
+from fedmixtures.cli.console import console
+from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.prepare import Task
-from fedmixtures.cli.settings import FitSettings
 from fedmixtures.engine.evaluate import Evaluator
-from fedmixtures.engine.run.watch import Progress
+from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import FitWarning, Solution
-from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.comparison import all_rows_pooled, listens, own_data_only, own_level
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.estimators.persist import load
-from fedmixtures.estimators.reporting import findings_of
-from fedmixtures.estimators.resolve import resolve_devices
+from fedmixtures.estimators.reporting import findings_of, own_densities
+from fedmixtures.estimators.resolve import all_rows_pooled, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+from fedmixtures.estimators.solutions import aligned
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -40,10 +39,11 @@ from fedmixtures.io.runs import (
     write_checkpoint,
     write_text,
 )
+from fedmixtures.methods.base import Method
+from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.page import headline, render
-from fedmixtures.report.scores import Scores
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
@@ -55,7 +55,7 @@ class Watch:
 
     task: Task
     folder: RunFolder | None
-    bar: RoundsBar | None
+    teller: Teller
     records: list[dict[str, Any]] = field(default_factory=list)
     snapshots: dict[int, Mixture] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
@@ -77,9 +77,7 @@ class Watch:
         reached = progress.round
         self.snapshots[reached] = progress.theta
         self._look({reached: progress.theta})
-        objective = self.records[-1]["objective"] if self.records else None
-        if self.bar is not None:
-            self.bar.reached(reached, objective, self.held_out.get(reached))
+        self.teller(replace(progress, records=self.records[-1:]))
         if self.folder is not None:
             self.folder.write_history(self.history())
             self.folder.write_snapshots(self.snapshots)
@@ -123,8 +121,7 @@ class Fitted:
     """A fitted model, aligned and in the table's units, and what was seen on the way."""
 
     model: NetworkGaussianMixture
-    theta_scaled: Mixture
-    """The same mixtures in the units of the fit."""
+    theta_scaled: Mixture  # the same mixtures in the units of the fit
     watch: Watch
     warnings: tuple[str, ...] = ()
 
@@ -136,9 +133,10 @@ def fit_watched(
     checkpoint = None if folder is None else folder.file(CHECKPOINT)
     begun = read_checkpoint(checkpoint) if resume and checkpoint and checkpoint.is_file() else None
     done = 0 if begun is None else begun.round
-    with RoundsBar(settings.rounds, done) as bar, warnings.catch_warnings(record=True) as caught:
+    teller = Teller(settings.rounds, enabled=True)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        watch = Watch(task, folder, bar)
+        watch = Watch(task, folder, teller)
         if begun is not None:
             watch.restore(done)
         solution = task.problem.solve(
@@ -146,12 +144,13 @@ def fit_watched(
             seed=settings.seed,
             report_every=max(1, round(settings.rounds / LOOKS)),
             watch=watch,
-            announce=bar.announce,
+            announce=partial(teller.say, lasting=False),
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=NetworkGaussianMixture().tol,
             keep_interrupted=True,
         )
+    teller.ended(solution)
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
     return as_fitted(task, settings, solution, watch, tuple(notes))
 
@@ -186,58 +185,44 @@ class Baselines:
 def baseline_scores(
     task: Task, settings: FitSettings, fitted: Fitted
 ) -> tuple[Scores, tuple[str, ...]]:
-    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed.
-
-    Where nobody could hear another, the fit itself is the one with own data only.
-    """
+    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed."""
     beside = baselines(task, settings, fitted)
     return scores_beside(task, fitted, beside), beside.notes
 
 
 def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     """Fit what there is to compare with, if any row was held out to compare on."""
-    if task.test is None or not task.method.has_likelihood:
+    test, rows = task.test, task.problem.data.rows
+    if test is None or not task.method.has_likelihood:
         return Baselines()
-    rows = task.problem.data.rows
-    values = pooled = None
-    notes: tuple[str, ...] = ()
-    solution = fitted.model.solution_
-    own = own_level(solution)
-    if not listens(solution, task.network):
-        pass  # the fit itself is the one with own data only
-    elif own is not None:
-        values = log_densities(own, task.test)
-    else:
-        method = own_data_only(task.method, rows)
-        values, notes = _baseline(task.fitted_by(method), settings, "own data only")
+    notes: list[str] = []
+
+    def densities(words: str, method: Method) -> np.ndarray:
+        """Of the held-out rows under another method's mixtures."""
+        with (
+            console.status(f"for comparison: {words}"),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("always", FitWarning)
+            how = {"n_rounds": settings.rounds, "seed": settings.seed}
+            solution = task.fitted_by(method).problem.solve(**how)
+            values = log_densities(solution.changed(task.scale.original), test)
+        notes.extend(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
+        return values
+
+    known = fitted.model.solution_, task.network, task.method, rows, test
+    own, pooled = own_densities(*known, partial(densities, "own data only")), None
     if settings.pooled and not isinstance(task.components, dict):
-        method = all_rows_pooled(task.method, rows)
-        pooled, more = _baseline(task.fitted_by(method), settings, "all rows pooled")
-        notes += more
-    return Baselines(values, pooled, notes)
+        pooled = densities("all rows pooled", all_rows_pooled(task.method, rows))
+    return Baselines(own, pooled, tuple(notes))
 
 
 def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
     """The fit's own held-out log-likelihood beside those."""
-    nodes = task.table.nodes[task.held_out]
     if task.test is None or not task.method.has_likelihood:
-        return Scores.of(task.labels, nodes[:0], np.zeros(0), None, None)
+        return Scores.of(task.labels, None)
     network = log_densities(fitted.model.solution_, task.test)
-    return Scores.of(task.labels, nodes, network, beside.own, beside.pooled)
-
-
-def _baseline(task: Task, settings: FitSettings, words: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Log-density of the held-out rows under another method's mixtures."""
-    with (
-        console.status(f"for comparison: {words}"),
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always", FitWarning)
-        solution = task.problem.solve(n_rounds=settings.rounds, seed=settings.seed)
-        solution = solution.changed(task.scale.original)
-        assert task.test is not None  # nothing is compared without
-        values = log_densities(solution, task.test)
-    return values, tuple(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
+    return Scores.of(task.labels, task.test, network, beside.own, beside.pooled)
 
 
 def findings(

@@ -22,7 +22,8 @@ COMMANDS = {
     "methods": "List the methods there are.",
     "federate": "Run between silos.",
 }
-MODULES = {"predict": "finished", "report": "finished", "export": "finished", "methods": "compare"}
+MODULES = {"demo": "compare", "methods": "compare"}
+MODULES |= dict.fromkeys(("predict", "report", "export"), "finished")
 """Where a command is not in a module of its name."""
 HELP = """One Gaussian mixture per node, coupled over a graph.
 
@@ -36,6 +37,13 @@ Examples: `fedmixtures demo` shows it on built-in data.
 def begin(text: str) -> None:
     """The first sign of life of a command: what it needs is then imported for seconds."""
     print(text, flush=True)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line."""
+    from fedmixtures.cli.console import console
+
+    console.print(text, style=style, soft_wrap=True, markup=False)
 
 
 def build_app(asked: str | None = None) -> App:

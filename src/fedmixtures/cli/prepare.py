@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.cli.console import console, say
-from fedmixtures.cli.settings import FitSettings
-from fedmixtures.data.node_data import NodeData
-from fedmixtures.data.partition import holdout, rows_by_node
+from fedmixtures.cli.console import console
+from fedmixtures.cli.fit import FitSettings
+from fedmixtures.cli.main import say
+from fedmixtures.data.node_data import NodeData, rows_by_node
+from fedmixtures.data.scenarios import holdout
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.resolve import Problem
 from fedmixtures.estimators.selection import select_alpha, select_components
@@ -69,10 +70,8 @@ class Task:
     """Everything a fit needs; rows are grouped by node once."""
 
     table: Table
-    data: NodeData
-    """All rows by node, in the units of the table."""
-    held_out: np.ndarray
-    """Which rows are held out."""
+    data: NodeData  # all rows by node, in the units of the table
+    held_out: np.ndarray  # which rows are held out
     scale: Scale
     problem: Problem
     """What is solved: the other rows, as the fit sees them, with network, method, components."""
@@ -183,6 +182,18 @@ def as_they_are(data: NodeData) -> np.ndarray:
     off = np.where(there, rows - mean[data.node_index], 0.0)
     spread = np.sqrt(np.square(off).sum(0) / np.maximum(there.sum(0), 1))
     return (spread >= SPREADS[0]) & (spread <= SPREADS[1])
+
+
+def hint_scale(task: Any, settings: Any) -> None:
+    """Say so where features are far from the order of one that step sizes are made for."""
+    good = as_they_are(task.data)
+    far = [f for f, fine in zip(task.table.features, good, strict=True) if not fine]
+    if far and hasattr(task.method, "learning_rate") and not settings.standardize:
+        say(
+            f"Note: the spread of {_checks.listed(far)} is far from 1, where step sizes and "
+            "bandwidths are made for. Leave --no-standardize out.",
+            "yellow",
+        )
 
 
 def scaled_rows(

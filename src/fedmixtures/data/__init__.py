@@ -1,10 +1,12 @@
 """Where the points come from: synthetic data with a truth, splits over nodes, the digits."""
 
-from fedmixtures.data.partition import dirichlet_split, holdout, rows_by_node
+from fedmixtures.data.node_data import rows_by_node
 from fedmixtures.data.scenarios import (
     Scenario,
     digits,
     digits_scenario,
+    dirichlet_split,
+    holdout,
     homogeneous,
     shifted_blocks,
 )

@@ -1,4 +1,4 @@
-"""The paper's data: D_iso, D_var, D_aniso and shifted blocks with a known truth, and the digits.
+"""The paper's data (D_iso, D_var, D_aniso, shifted blocks, the digits), and how rows are split.
 
 Truth, training rows and validation rows are drawn from separate streams of one seed, and every
 node has its own: more training rows leave the truth and the validation rows as they were. No
@@ -11,15 +11,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedmixtures.data.partition import dirichlet_split
-from fedmixtures.data.partition import holdout as hold_out
+from fedmixtures.data.node_data import rows_by_node
 
 KINDS = ("iso", "var", "aniso")
 DIFFERENCES = ("means", "covariances", "weights")
 MEAN_SCALE = 5.0
 VARIANCES = (0.5, 2.0)
 EIGENVALUES = (2.0, 0.3)
+MAX_DRAWS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +236,7 @@ def digits_scenario(
     X, classes = digits()
     split_seed, holdout_seed = np.random.SeedSequence(seed).spawn(2)
     nodes = dirichlet_split(classes, n_nodes, concentration, np.random.default_rng(split_seed))
-    held_out = hold_out(nodes, holdout, np.random.default_rng(holdout_seed))
+    held_out = _hold_out(nodes, holdout, np.random.default_rng(holdout_seed))
     return Scenario(
         X=X[~held_out],
         nodes=nodes[~held_out],
@@ -245,3 +246,68 @@ def digits_scenario(
         components_validation=classes[held_out],
         labels=tuple(range(n_nodes)),
     )
+
+
+def dirichlet_split(
+    classes: ArrayLike,
+    n_nodes: int,
+    concentration: float,
+    seed: int | np.random.Generator,
+    min_rows: int = 20,
+) -> np.ndarray:
+    """Node (0 .. n_nodes-1) of every row, with the mix of classes differing between nodes.
+
+    The rows of each class, in random order, are divided over the nodes in proportions drawn from
+    a symmetric Dirichlet: a `concentration` of 0.5 gives strong skew, 100 nearly equal mixes.
+    The proportions are drawn again until every node has at least `min_rows` rows.
+    """
+    classes = np.asarray(classes)
+    if classes.ndim != 1:
+        raise ValueError(f"`classes` has the shape {classes.shape}. Give one class per row.")
+    if n_nodes < 1:
+        raise ValueError(f"`n_nodes` is {n_nodes}. Give at least 1.")
+    if not 0 < concentration < np.inf:
+        raise ValueError(f"`concentration` is {concentration}. Give a positive finite number.")
+    if n_nodes * min_rows > len(classes):
+        raise ValueError(
+            f"{len(classes)} rows cannot give {n_nodes} nodes `min_rows`={min_rows} rows each. "
+            "Lower n_nodes or min_rows."
+        )
+    rng = np.random.default_rng(seed)
+    _, class_of_row, sizes = np.unique(classes, return_inverse=True, return_counts=True)
+    for _ in range(MAX_DRAWS):
+        proportions = rng.dirichlet(np.full(n_nodes, concentration), size=len(sizes))
+        # Shares are rounded at their ends, so that those of a class always sum to its size.
+        ends = np.rint(np.cumsum(proportions, axis=1) * sizes[:, None]).astype(np.int64)
+        ends[:, -1] = sizes
+        counts = np.diff(ends, axis=1, prepend=0)
+        if counts.sum(axis=0).min() >= min_rows:
+            node_of_row = np.empty(len(classes), dtype=np.int64)
+            for number, shares in enumerate(counts):
+                rows = rng.permutation(np.flatnonzero(class_of_row == number))
+                node_of_row[rows] = np.repeat(np.arange(n_nodes), shares)
+            return node_of_row
+    raise ValueError(
+        f"no split gave all {n_nodes} nodes at least {min_rows} rows in {MAX_DRAWS} draws with "
+        f"`concentration`={concentration:g} and {len(classes)} rows. "
+        "Raise concentration, or lower n_nodes or min_rows."
+    )
+
+
+def holdout(nodes: ArrayLike, fraction: float, seed: int | np.random.Generator) -> np.ndarray:
+    """Mark the rows to hold out: this fraction of every node's rows, rounded, at random.
+
+    At least one row of every node is left for training; a node with few rows may have none
+    held out.
+    """
+    if not 0 <= fraction < 1:
+        raise ValueError(f"`fraction` is {fraction}. Give a number from 0 to less than 1.")
+    rng = np.random.default_rng(seed)
+    held_out = np.zeros(len(np.asarray(nodes)), dtype=bool)
+    for rows in rows_by_node(nodes).values():
+        size = min(round(fraction * len(rows)), len(rows) - 1)
+        held_out[rng.permutation(rows)[:size]] = True
+    return held_out
+
+
+_hold_out = holdout  # `digits_scenario` has an argument of that name

@@ -37,10 +37,8 @@ class AbstractDiscrepancy(eqx.Module):
 
     symmetric: ClassVar[bool] = True
     """Whether D(p, q) = D(q, p): then the objective counts every edge once."""
-    smooth: ClassVar[bool] = True
-    """Whether D is one smooth function, as Proposition 1 assumes."""
-    random: ClassVar[bool] = False
-    """Whether a round's value depends on drawn points."""
+    smooth: ClassVar[bool] = True  # whether D is one smooth function, as Proposition 1 assumes
+    random: ClassVar[bool] = False  # whether a round's value depends on drawn points
     needs_equal_components: ClassVar[bool] = False
 
     @abc.abstractmethod

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.data.gaps import by_pattern
-from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.node_data import NodeData, by_pattern
 from fedmixtures.engine.layout.blocks import build_layout, without_edges
 from fedmixtures.engine.run.runner import over_blocks, scatter
 from fedmixtures.kernels.compiling import compilation_cache, jit_in_order

@@ -18,8 +18,7 @@ from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
 from fedmixtures.graph.network import Network
-from fedmixtures.init import Start
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart, Start
 from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Method, OneShot
 from fedmixtures.methods.conversation import Conversation

@@ -18,11 +18,9 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.newcomers import joined, unknown
-from fedmixtures.estimators.rows import warn_of_columns
 from fedmixtures.estimators.scoring import NodeScores
-from fedmixtures.estimators.sklearn_api import NestedParameters
+from fedmixtures.estimators.sklearn_api import NestedParameters, warn_of_columns
+from fedmixtures.estimators.solutions import aligned, joined, unknown
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import read_checkpoint, write_checkpoint
 from fedmixtures.methods.base import Trust

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,22 +12,23 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.align import aligned
-from fedmixtures.estimators.comparison import listens, own_data_only, own_level
 from fedmixtures.estimators.scoring import log_densities, mixture_at
+from fedmixtures.estimators.solutions import aligned, listens, own_level
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Method
+from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.neighbours import positions
 from fedmixtures.report.page import render, size
-from fedmixtures.report.scores import Scores
 from fedmixtures.report.svg import figure, label, line, number, shortened
 
 if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
 COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8a62a8", "#c79a2e", "#4aa3b5", "#b05a86", "#7a7a7a")
-NAMED = 25
-"""Up to so many nodes have their names in the picture."""
+NAMED = 25  # up to so many nodes have their names in the picture
 
 
 def findings_of(
@@ -84,24 +86,38 @@ def write_report(
 
 def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None) -> Scores:
     """Held-out log-likelihood beside that of fits with own data only."""
-    labels = model.solution_.labels
     if held is None:
-        return Scores.of(labels, np.zeros(0, dtype=object), np.zeros(0), None, None)
-    nodes = np.empty(len(held.rows), dtype=object)
-    names = np.empty(held.n_nodes, dtype=object)
-    names[:] = held.labels
-    nodes[held.source_index] = names[held.node_index]
-    own, level = None, own_level(model.solution_)
-    if not listens(model.solution_, model.network_):
-        pass  # the model itself is the one with own data only
-    elif level is not None:
-        own = log_densities(level, held)
-    else:
-        method = own_data_only(model.resolved_method(), data.rows)
+        return Scores.of(model.solution_.labels, None)
+
+    def fitted(method: Method) -> np.ndarray:
         problem = resolve.Problem.of(data, model.network_, method, model.n_components)
         seed = resolve.resolve_seed(model.random_state)
-        own = log_densities(problem.solve(n_rounds=model.n_rounds, seed=seed), held)
-    return Scores.of(labels, nodes, log_densities(model.solution_, held), own, None)
+        return log_densities(problem.solve(n_rounds=model.n_rounds, seed=seed), held)
+
+    known = model.solution_, model.network_, model.resolved_method(), data.rows
+    own = own_densities(*known, held, fitted)
+    return Scores.of(model.solution_.labels, held, log_densities(model.solution_, held), own)
+
+
+def own_densities(
+    solution: Solution,
+    network: Network,
+    method: Method,
+    rows: np.ndarray,
+    held: NodeData,
+    fitted: Callable[[Method], np.ndarray],
+) -> np.ndarray | None:
+    """Log-density of held-out rows where every node learns from its own rows alone.
+
+    The run's own level of that name, or else what `fitted` finds by such a method; None where
+    nobody could hear another: the run itself is the one with own data only.
+    """
+    if not listens(solution, network):
+        return None
+    own = own_level(solution)
+    if own is not None:
+        return log_densities(own, held)
+    return fitted(resolve.own_data_only(method, rows))
 
 
 def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float = 260.0) -> str:

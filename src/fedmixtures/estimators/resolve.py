@@ -15,16 +15,14 @@ from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.solve import solve
-from fedmixtures.graph.convert import as_network
 from fedmixtures.graph.generate import nearest_neighbours
-from fedmixtures.graph.network import Network
-from fedmixtures.init import Start
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.graph.network import Network, as_network
+from fedmixtures.init import KMeansStart, Start
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.compared.baselines import Local
+from fedmixtures.methods.compared.baselines import Centralized, Local
 from fedmixtures.methods.registry import METHODS, check_gaps
 from fedmixtures.mixture.covariance_types import check_type
-from fedmixtures.mixture.em import ShapePrior
+from fedmixtures.mixture.moments import ShapePrior, column_moments
 
 
 def own_fits() -> Local:
@@ -32,6 +30,8 @@ def own_fits() -> Local:
     return Local(engine="jax", prior=ShapePrior(), reg_covar=1e-3, n_init=10)
 
 
+SMALLEST_RIDGE = 1e-3
+"""As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
 STARTS: dict[str, Callable[[], Start]] = {"kmeans": KMeansStart, "local": own_fits}
 
 
@@ -160,3 +160,32 @@ def resolve_devices(devices: Any) -> tuple[Device, ...]:
             f"JAX_NUM_CPU_DEVICES={devices} before Python starts."
         )
     return tuple(seen[:devices])
+
+
+def own_data_only(method: Any, rows: np.ndarray) -> Method:
+    """What a method is compared with: what a node runs with nobody to listen to.
+
+    With the method's own prior and ridge, so that a difference is what listening brought.
+    A coupling is fitted as it is, with alpha 0. For other methods it is EM from several starts,
+    with a shape prior where the method has none: without one, few rows collapse into spikes, and
+    anything looks good beside that.
+    """
+    if hasattr(method, "alpha"):
+        return dataclasses.replace(method, alpha=0.0)
+    prior = getattr(method, "prior", None) or ShapePrior()
+    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    return Local(engine="jax", prior=prior, **same)
+
+
+def all_rows_pooled(method: Any, rows: np.ndarray) -> Method:
+    """One mixture of all rows; they are many, so that a prior would change little."""
+    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    return Centralized(**same)
+
+
+def _ridge(method: Any, rows: np.ndarray) -> float:
+    """What the method adds to the diagonal of covariances, or a little of the rows' variance."""
+    given = getattr(method, "reg_covar", 0.0)
+    _, variances = column_moments(rows)
+    least = variances[variances > 0].min(initial=1.0)
+    return float(max(given, SMALLEST_RIDGE * least))

@@ -22,22 +22,20 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.newcomers import (
+from fedmixtures.estimators.sklearn_api import check_finite, split_nodes, text_column, to_sklearn
+from fedmixtures.estimators.solutions import (
     newcomer_density,
     newcomer_joints,
     unknown,
     warn_of_newcomers,
 )
-from fedmixtures.estimators.rows import check_finite, split_nodes, text_column
-from fedmixtures.estimators.sklearn_api import to_sklearn
-from fedmixtures.init.kmeans import node_seed
+from fedmixtures.init import node_seed
 from fedmixtures.methods.base import Method
-from fedmixtures.mixture.conditional import conditional_draws, conditional_means
 from fedmixtures.mixture.covariance_types import is_of_type, n_parameters
+from fedmixtures.mixture.density import conditional_draws, conditional_means
 from fedmixtures.mixture.mixture import Mixture
 
-DENSITY = "density"
-"""The level that is all levels together, weighed."""
+DENSITY = "density"  # the level that is all levels together, weighed
 
 
 def log_joints(solution: Solution, data: NodeData) -> np.ndarray:

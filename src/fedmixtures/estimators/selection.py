@@ -24,12 +24,9 @@ from fedmixtures.metrics import node_means
 from fedmixtures.mixture.covariance_types import n_parameters
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
-PATIENCE = 2
-"""Numbers of components above the best so far that are tried."""
-WORTH = 5.0
-"""What more components must add to the log-density of all rows together, in nats."""
-LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)
-"""Tried one by one while the largest so far is the best."""
+PATIENCE = 2  # numbers of components above the best so far that are tried
+WORTH = 5.0  # what more components must add to the log-density of all rows together, in nats
+LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)  # tried one by one while the largest so far is the best
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,8 @@ class AlphaSelection:
 
     alpha: float
     alphas: tuple[float, ...]
-    scores: np.ndarray
-    """Mean over nodes and folds of held-out log-likelihood, for each alpha."""
-    errors: np.ndarray
-    """Standard error over nodes."""
+    scores: np.ndarray  # mean over nodes and folds of held-out log-likelihood, for each alpha
+    errors: np.ndarray  # standard error over nodes
 
     @property
     def at_edge(self) -> bool:
@@ -183,8 +178,7 @@ class ComponentSelection:
     """How many components the rows support, and what each number was worth."""
 
     n_components: dict[Label, int]
-    candidates: tuple[int, ...]
-    """Those that were tried."""
+    candidates: tuple[int, ...]  # those that were tried
     bic: np.ndarray | None = None
     """Criterion (nodes, candidates), infinite where a node has too few rows; lower is better."""
     scores: np.ndarray | None = None
@@ -234,7 +228,7 @@ def select_components(
     distinct = np.array([len(np.unique(data.of(i)[0], axis=0)) for i in range(data.n_nodes)])
     bic = np.full((data.n_nodes, len(candidates)), np.inf)
     for c, k in enumerate(candidates):
-        # A full covariance of fewer than d + 1 rows is no evidence, a variance of one row is none.
+        # a full covariance of fewer than d + 1 rows is no evidence, a variance of one row is none.
         least = d + 1 if kind == "full" else 2
         enough = (distinct >= k) & ((data.counts >= k * least) | (k == 1))
         if not enough.any():

@@ -1,8 +1,6 @@
 """Who listens to whom: the network of nodes, its converters and its generators."""
 
-from fedmixtures.graph.convert import as_network, from_edges, from_networkx, from_sparse
 from fedmixtures.graph.generate import (
-    complete,
     erdos_renyi_ring,
     nearest_neighbours,
     ring,
@@ -10,7 +8,10 @@ from fedmixtures.graph.generate import (
     star,
     stochastic_blocks,
 )
-from fedmixtures.graph.network import Network
+from fedmixtures.graph.network import Network, as_network, complete
+
+from_edges, from_networkx = Network.from_edges, Network.from_networkx
+from_sparse = Network.from_sparse
 
 __all__ = [
     "Network",

@@ -99,13 +99,6 @@ def sparse_random(
     return _union(n, pair - high * (high - 1) // 2, high, labels)
 
 
-def complete(labels: Iterable[Hashable]) -> Network:
-    """Every node is joined to every other."""
-    labels = tuple(labels)
-    source, target = np.triu_indices(len(labels), 1)
-    return Network(labels, source, target, np.ones(len(source)))
-
-
 def ring(n: int, labels: Iterable[Hashable] | None = None) -> Network:
     """Each node is joined to the next, the last to the first."""
     _check_at_least("n", n, 1)

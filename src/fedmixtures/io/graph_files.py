@@ -8,7 +8,7 @@ from typing import Any
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
-from fedmixtures.graph.convert import from_edges
+from fedmixtures.graph import from_edges
 from fedmixtures.graph.network import Network
 from fedmixtures.io.tables import read_frame
 

@@ -24,8 +24,7 @@ ASSIGNMENTS = "assignments.parquet"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint.safetensors"
 SNAPSHOTS = "snapshots.safetensors"
-CONTENT = "report.json"
-"""What the report page shows, so that it can be made again without the rows."""
+CONTENT = "report.json"  # what the report page shows, so that it can be made again without the rows
 
 
 @dataclass(frozen=True)

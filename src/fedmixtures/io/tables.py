@@ -28,14 +28,11 @@ class Table:
     """Rows of all nodes as numbers, with what is needed to name any of them in a message."""
 
     rows: np.ndarray
-    nodes: np.ndarray
-    """Label of the node that holds each row."""
+    nodes: np.ndarray  # label of the node that holds each row
     features: tuple[str, ...]
     files: tuple[str, ...]
-    origin: np.ndarray
-    """Position in `files` of the file each row came from."""
-    row_in_file: np.ndarray
-    """Number of each row in its file, counted from 0 without the header."""
+    origin: np.ndarray  # position in `files` of the file each row came from
+    row_in_file: np.ndarray  # number of each row in its file, counted from 0 without the header
 
     @property
     def n_rows(self) -> int:

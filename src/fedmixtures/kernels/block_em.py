@@ -10,8 +10,8 @@ from jaxtyping import Int
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.mixture.density import GappyRows
-from fedmixtures.mixture.em import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import EMPTY, ShapePrior, m_step
 
 
 class BlockFit(eqx.Module):

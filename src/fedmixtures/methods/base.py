@@ -28,10 +28,8 @@ class Participants:
     """What is known about the nodes before the first round."""
 
     labels: tuple[Label, ...]
-    rows: np.ndarray
-    """Sum of the sample weights of each node."""
-    degree: np.ndarray
-    """Neighbours of each node."""
+    rows: np.ndarray  # sum of the sample weights of each node
+    degree: np.ndarray  # neighbours of each node
     seed: int
 
     @property
@@ -44,16 +42,11 @@ class Participants:
 class Prepared:
     """What nodes begin with once they (or their hub) have agreed on it."""
 
-    theta: Mixture
-    """Starting mixtures of all nodes, stacked, NumPy."""
-    shared: Any = None
-    """Arrays the hub sends to every node before the first round."""
-    hub_state: Any = None
-    """Arrays the hub keeps."""
-    sent: np.ndarray | int = 0
-    """Numbers (8 bytes each in float64) each node sent to get there."""
-    received: np.ndarray | int = 0
-    """Numbers the hub sent to each node."""
+    theta: Mixture  # starting mixtures of all nodes, stacked, NumPy
+    shared: Any = None  # arrays the hub sends to every node before the first round
+    hub_state: Any = None  # arrays the hub keeps
+    sent: np.ndarray | int = 0  # numbers (8 bytes each in float64) each node sent to get there
+    received: np.ndarray | int = 0  # numbers the hub sent to each node
 
 
 class Backtracking(eqx.Module):
@@ -65,8 +58,7 @@ class Backtracking(eqx.Module):
     """
 
     first: float = 1.0
-    smallest: float = 1e-10
-    """The search, and with it the run, ends below this step."""
+    smallest: float = 1e-10  # the search, and with it the run, ends below this step
     shorter: float = 0.5
     longer: float = 1.25
 
@@ -82,14 +74,12 @@ class Method(eqx.Module):
     """Who talks to whom: nodes with their neighbours, all with a hub, at most once, or by turns."""
     has_likelihood: ClassVar[bool] = True
     """Whether the mixtures are densities to be scored; false for hard clustering."""
-    fits_gaps: ClassVar[bool] = False
-    """Whether rows may have missing cells (NaN)."""
+    fits_gaps: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
     needs_equal_components: ClassVar[bool] = False
     """Whether all nodes must have the same number of components, being joined one by one."""
-    moves_rows: ClassVar[bool] = False
-    """Whether rows leave their nodes."""
+    moves_rows: ClassVar[bool] = False  # whether rows leave their nodes
     needs_start: ClassVar[bool] = True
     """Whether nodes begin from the starting mixtures of the estimator's `init`."""
     descends: ClassVar[bool] = True
@@ -107,13 +97,11 @@ class Method(eqx.Module):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Refuse what cannot work, before any work is done."""
-        del network
         if self.needs_equal_components:
             _checks.same_components(type(self).__name__, n_components)
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
         """The same method with what it takes from the rows before it begins; by default nothing."""
-        del data, n_components
         return self
 
     @property
@@ -123,7 +111,6 @@ class Method(eqx.Module):
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """What nodes settle before the first round; by default nothing, and nothing is sent."""
-        del participants
         return Prepared(theta)
 
     @property
@@ -157,7 +144,6 @@ class Method(eqx.Module):
 
     def remedy(self, weighted_degree: float) -> str:
         """What to change if the run diverges at a node of this weighted degree."""
-        del weighted_degree
         return "Look at the rows of that node."
 
 
@@ -165,8 +151,7 @@ class Method(eqx.Module):
 class Account:
     """What a method has to tell of a run beside the mixtures: named arrays, by node and by edge."""
 
-    nodes: dict[str, np.ndarray]
-    """(nodes, ...) in the order of the labels."""
+    nodes: dict[str, np.ndarray]  # (nodes, ...) in the order of the labels
     edges: dict[str, np.ndarray] = field(default_factory=dict)
     """(edges, 2, ...) in the order of the network: the view of the source, then of the target."""
 
@@ -182,8 +167,7 @@ class Trust:
     labels: tuple[Label, ...]
     source: np.ndarray
     target: np.ndarray
-    trusted: np.ndarray
-    """(edges,) whether both ends trust each other."""
+    trusted: np.ndarray  # (edges,) whether both ends trust each other
     group: np.ndarray
     """(nodes,) number of the group of each node, counted from 0 in the order of the labels."""
     account: Account
@@ -231,14 +215,11 @@ class Levels:
     r"""Several densities per node and how much each counts: $p_i(x) = \sum_l w_{il} p_{il}(x)$."""
 
     names: tuple[str, ...]
-    theta: Mixture
-    """Stacked (levels, nodes, ...), NumPy."""
-    weights: np.ndarray
-    """(nodes, levels), each line sums to one."""
+    theta: Mixture  # stacked (levels, nodes, ...), NumPy
+    weights: np.ndarray  # (nodes, levels), each line sums to one
     evidence: np.ndarray
     """(nodes, levels) mean log-density of own rows under each level, fitted without them."""
-    clusters: np.ndarray
-    """(nodes,) the level that clusters are read from."""
+    clusters: np.ndarray  # (nodes,) the level that clusters are read from
     prequential: np.ndarray
     """(nodes, 1 + levels) total log-loss of own rows, each foretold from the rows before it: of the
     weighed levels, then of each level alone. The first is at most any other plus ``ln(levels)``."""
@@ -257,10 +238,8 @@ class Levels:
 class Outcome:
     """What a method without rounds hands back."""
 
-    theta: Mixture
-    """Stack of the nodes' mixtures, NumPy."""
-    message: str = ""
-    """What the user should know: turned into a warning."""
+    theta: Mixture  # stack of the nodes' mixtures, NumPy
+    message: str = ""  # what the user should know: turned into a warning
     nodes: dict[str, np.ndarray] = field(default_factory=dict)
     """For the account: arrays (nodes, ...)."""
     edges: dict[str, np.ndarray] = field(default_factory=dict)
@@ -269,8 +248,7 @@ class Outcome:
     """Where a node's density is a weighed sum of several; `theta` is then what clusters."""
     sent: np.ndarray | int = 0
     """Numbers each node sent to a hub (8 bytes each); a conversation is counted by its engine."""
-    received: np.ndarray | int = 0
-    """Numbers the hub sent to each node."""
+    received: np.ndarray | int = 0  # numbers the hub sent to each node
 
 
 class OneShot(Method):
@@ -278,8 +256,7 @@ class OneShot(Method):
 
     kind: ClassVar = "one-shot"
     needs_start: ClassVar = False
-    recipients: ClassVar[Literal["hub", "nobody"]] = "hub"
-    """Who receives what nodes send."""
+    recipients: ClassVar[Literal["hub", "nobody"]] = "hub"  # who receives what nodes send
 
     @abc.abstractmethod
     def fit(

@@ -22,24 +22,16 @@ class Block:
     the hash of the sender's label, so that no number depends on the order in which nodes came.
     """
 
-    data: NodeData
-    """Rows, row weights and labels of these nodes; ``data.of(i)`` are those of one."""
-    n_components: np.ndarray
-    """(nodes,)"""
+    data: NodeData  # rows, row weights and labels of these nodes; ``data.of(i)`` are those of one
+    n_components: np.ndarray  # (nodes,)
     seed: int
     dtype: str
-    start: Mixture | None
-    """Starting mixtures, where the user gave some."""
-    line: np.ndarray
-    """(nodes,) where each node's own message stands in the reply to a `Broadcast`."""
-    receiver: np.ndarray
-    """(edges,) the node that hears."""
-    sender: np.ndarray
-    """(edges,) the line of the node that is heard, in the reply to a `Broadcast`."""
-    weight: np.ndarray
-    """(edges,) positive."""
-    neighbour: np.ndarray
-    """(edges,) `label_hash` of the node that is heard."""
+    start: Mixture | None  # starting mixtures, where the user gave some
+    line: np.ndarray  # (nodes,) where each node's own message stands in the reply to a `Broadcast`
+    receiver: np.ndarray  # (edges,) the node that hears
+    sender: np.ndarray  # (edges,) the line of the node that is heard, in the reply to a `Broadcast`
+    weight: np.ndarray  # (edges,) positive
+    neighbour: np.ndarray  # (edges,) `label_hash` of the node that is heard
     reverse: np.ndarray
     """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
 
@@ -51,8 +43,7 @@ class Broadcast:
     ``table[block.sender]`` is what was heard over every edge, ``table[block.line]`` what was sent.
     """
 
-    message: Any
-    """Pytree of arrays (nodes, ...)."""
+    message: Any  # pytree of arrays (nodes, ...)
     rows: np.ndarray | None = None
     """The block's rows in the units of the message: what a silo's gate counts behind it."""
 
@@ -70,8 +61,7 @@ class Groups(NamedTuple):
 
     label: np.ndarray
     """A number that all nodes of a group share, made from their labels and not from positions."""
-    size: np.ndarray
-    """How many they are."""
+    size: np.ndarray  # how many they are
     rank: np.ndarray
     """Place of the node in its group: most live edges first, then by the hash of its label."""
 
@@ -80,16 +70,14 @@ class Groups(NamedTuple):
 class Connect:
     """Find the groups that are connected by edges live from both ends. Reply: `Groups`."""
 
-    live: np.ndarray
-    """(edges,) bool."""
+    live: np.ndarray  # (edges,) bool
 
 
 @dataclass(frozen=True)
 class Sum:
     """Totals over groups. Reply: the total of each node's own group, (nodes, ...)."""
 
-    share: Any
-    """Pytree of arrays (nodes, ...)."""
+    share: Any  # pytree of arrays (nodes, ...)
     group: np.ndarray | None = None
     """(nodes,) labels as `Connect` gives them; None: one total over all nodes."""
     spread: Any = 1.0
@@ -127,5 +115,4 @@ class Conversation(Method):
 
         `rows` (nodes,) are those of the fitted nodes, `levels` and `account` what was found.
         """
-        del block, levels, rows, account
         return None

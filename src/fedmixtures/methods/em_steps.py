@@ -25,15 +25,12 @@ from fedmixtures._types import Array, PerNode
 from fedmixtures.kernels.dispatch import nll_of_statistics, statistics
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.covariance_types import TYPES
-from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
 
-HALVINGS = 20
-"""A node that finds no lower value within so many halvings stays where it is."""
-ROUNDING = 1e-10
-"""Values this close are equal, relative to their size."""
+HALVINGS = 20  # a node that finds no lower value within so many halvings stays where it is
+ROUNDING = 1e-10  # values this close are equal, relative to their size
 
 
 class Pseudorows(eqx.Module):

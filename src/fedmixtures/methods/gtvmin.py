@@ -50,9 +50,9 @@ from fedmixtures.methods.programs import (
     NodeRows,
     squared_distance,
 )
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 
 
 class GTVMin(NodeProgram):
@@ -116,7 +116,6 @@ class GTVMin(NodeProgram):
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """Some discrepancies match components one to one."""
-        del network
         self.discrepancy.check_components(n_components)
 
     @property
@@ -144,7 +143,6 @@ class GTVMin(NodeProgram):
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Mixture:
         """Line 1: the starting mixtures, moved into the feasible set."""
-        del data, keys
         return self._feasible.project(theta)
 
     def outgoing(self, state: Mixture) -> Mixture:
@@ -181,11 +179,6 @@ class GTVMin(NodeProgram):
             begin = state, jnp.ones(len(state.weights), state.means.dtype)
             (theta, _), (fit, pull) = jax.lax.scan(em_step, begin, length=self.n_local_steps)
         return theta, self._info(state, theta, fit[0], pull[0])
-
-    def result(self, state: Mixture, data: NodeRows) -> Mixture:
-        """The mixtures are the state."""
-        del data
-        return state
 
     @property
     def pull_share(self) -> float:

@@ -34,10 +34,8 @@ class NodeRows(eqx.Module):
 class Inbox(eqx.Module):
     """What the nodes of a block have received: their neighbours' last messages."""
 
-    broadcast: Any
-    """Digested messages (nodes, slots, ...)."""
-    weight: PerSlot
-    """Edge weight; zero marks a slot without a neighbour."""
+    broadcast: Any  # digested messages (nodes, slots, ...)
+    weight: PerSlot  # edge weight; zero marks a slot without a neighbour
 
 
 class Keys(eqx.Module):
@@ -54,8 +52,7 @@ class Info(eqx.Module):
     """The local loss, eq. (1), of the state the round began with."""
     pull: Float[Array, "*rounds nodes"]
     """What the neighbours add to it: alpha times the weighted sum of discrepancies."""
-    moved: Float[Array, "*rounds nodes"]
-    """Squared distance the parameters moved during the round."""
+    moved: Float[Array, "*rounds nodes"]  # squared distance the parameters moved during the round
     at_bound: Float[Array, "*rounds nodes"]
     """One where a mean lies on the bound of the feasible set when the round began."""
 
@@ -87,9 +84,9 @@ class NodeProgram(Method):
     def step(self, state: Any, inbox: Inbox, data: NodeRows, keys: Keys) -> tuple[Any, Info]:
         """One round: neighbours' messages in, the new state and what can be seen of it out."""
 
-    @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
-        """The nodes' mixtures; nothing is sent."""
+        """The nodes' mixtures, by default the state; nothing is sent."""
+        return state
 
 
 class HubProgram(Method):
@@ -120,9 +117,9 @@ class HubProgram(Method):
     def step(self, state: Any, kept: Any, reply: Any, data: NodeRows) -> tuple[Any, Info]:
         """The hub's reply in, the new state and what can be seen of the old one out."""
 
-    @abc.abstractmethod
     def result(self, state: Any, data: NodeRows) -> Mixture:
-        """The nodes' mixtures; nothing is sent."""
+        """The nodes' mixtures, by default the state; nothing is sent."""
+        return state
 
 
 def counts(data: NodeRows) -> RowWeights:

@@ -24,18 +24,15 @@ from fedmixtures.discrepancy.euclidean import Euclidean
 from fedmixtures.discrepancy.kl import KL, UnscentedKL
 from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.compared.baselines import Centralized, Local
-from fedmixtures.methods.compared.c_colme import CColME
+from fedmixtures.methods.compared.averaging import CColME, GraphFedEM
+from fedmixtures.methods.compared.baselines import Centralized, FedGenGMM, Local
 from fedmixtures.methods.compared.consensus_em import ConsensusEM
 from fedmixtures.methods.compared.dfmr import DFMR
-from fedmixtures.methods.compared.fedem import FedEM
 from fedmixtures.methods.compared.federico import FedeRiCo
 from fedmixtures.methods.compared.fedgem import FedGEM
-from fedmixtures.methods.compared.fedgengmm import FedGenGMM
 from fedmixtures.methods.compared.fedgrem import FedGrEM
 from fedmixtures.methods.compared.fedkmeans import FedKMeans
-from fedmixtures.methods.compared.graphfed_em import GraphFedEM
-from fedmixtures.methods.compared.ifca import IFCA
+from fedmixtures.methods.compared.hub_em import IFCA, FedEM
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 

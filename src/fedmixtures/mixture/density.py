@@ -1,4 +1,4 @@
-"""Density of one mixture: the plain definitions that the fast kernels are tested against."""
+"""Density of a mixture, also where cells are missing: what the fast kernels are tested against."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float
 
+from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array, Scalar
 from fedmixtures.mixture.linear import inverse_cholesky, swept
 from fedmixtures.mixture.mixture import Mixture
@@ -32,10 +34,8 @@ def log_joint(
 class GappyRows(eqx.Module):
     """Rows with missing cells, in stretches of one length whose rows lack the same cells."""
 
-    x: Float[Array, "*nodes m d"]
-    """Any number where a cell is missing."""
-    observed: Bool[Array, "*nodes stretches d"]
-    """Which cells the rows of every stretch have."""
+    x: Float[Array, "*nodes m d"]  # any number where a cell is missing
+    observed: Bool[Array, "*nodes stretches d"]  # which cells the rows of every stretch have
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,3 +120,58 @@ def local_loss(
     The weights are used as given; the caller makes them sum to one (or to zero for an empty node).
     """
     return -(row_weights @ log_density(mixture, rows))
+
+
+def conditional_means(mixture: Mixture, rows: np.ndarray) -> np.ndarray:
+    """Rows with every missing cell (NaN) at its expectation given the row's other cells."""
+    filled = rows.copy()
+    for index, gone in _patterns(rows):
+        joint, means, _ = _conditional(mixture, rows[index])
+        share = np.exp(joint - np.logaddexp.reduce(joint, axis=1)[:, None])
+        filled[np.ix_(index, gone)] = np.einsum("mk,mki->mi", share, means)
+    return filled
+
+
+def conditional_draws(
+    mixture: Mixture, rows: np.ndarray, n_draws: int, rng: np.random.Generator
+) -> np.ndarray:
+    """(draws, rows, features): every missing cell drawn, those of a row together."""
+    filled = np.repeat(rows[None], n_draws, axis=0)
+    for index, gone in _patterns(rows):
+        joint, means, factors = _conditional(mixture, rows[index])
+        # The greatest of joint densities with Gumbel noise is a draw from the posterior.
+        noise = rng.gumbel(size=(n_draws, *joint.shape))
+        component = first_greatest(joint + noise)
+        place = np.arange(len(index))[None]
+        drawn = rng.standard_normal((n_draws, len(index), len(gone)))
+        drawn = means[place, component] + np.einsum("smij,smj->smi", factors[component], drawn)
+        filled[:, index[:, None], gone] = drawn
+    return filled
+
+
+def _patterns(rows: np.ndarray):
+    """Rows that lack the same cells, and the features that they lack; whole rows are left out."""
+    patterns, index = np.unique(np.isnan(rows), axis=0, return_inverse=True)
+    for number, gone in enumerate(patterns):
+        if gone.any():
+            yield np.flatnonzero(index.reshape(-1) == number), np.flatnonzero(gone)
+
+
+def _conditional(mixture: Mixture, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""Log joint (m, k), expectations (m, k, missing) and factors (k, missing, missing).
+
+    With $\Sigma_c = LL^\top$, observed features O before missing M, $z = L_{OO}^{-1} (x - \mu_c)_O$
+    gives the density of what is there, $\mu_{c,M} + L_{MO} z$ is the expectation of what is not,
+    and $L_{MM}$ factorises the covariance that is left.
+    """
+    gone = np.isnan(rows[0])
+    order = np.argsort(gone, kind="stable")
+    o = int((~gone).sum())
+    L = np.linalg.cholesky(mixture.covariances[:, order[:, None], order])
+    delta = rows[None][..., ~gone] - mixture.means[:, None, ~gone]
+    z = np.linalg.solve(L[:, :o, :o], np.swapaxes(delta, 1, 2))  # (k, observed, m)
+    half_determinant = np.log(np.diagonal(L[:, :o, :o], axis1=1, axis2=2)).sum(-1)
+    constant = np.log(mixture.weights) - half_determinant - 0.5 * o * np.log(2 * np.pi)
+    joint = constant[:, None] - 0.5 * np.square(z).sum(1)
+    means = np.asarray(mixture.means)[:, gone, None] + L[:, o:, :o] @ z
+    return joint.T, np.moveaxis(means, 2, 0), L[:, o:, o:]

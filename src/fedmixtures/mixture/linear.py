@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float
 
 from fedmixtures._types import Array
 
-UNROLLED = 4
-"""Up to this many features matrix algebra is written out entry by entry."""
+UNROLLED = 4  # up to this many features matrix algebra is written out entry by entry
 
 Triangle = list[list[Array]]
 """Lower triangle of a symmetric or triangular matrix, an array (the batch) per entry."""

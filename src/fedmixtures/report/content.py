@@ -14,15 +14,13 @@ from fedmixtures.discrepancy.mmd import MMD
 from fedmixtures.engine.solution import Certificate, History
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Levels
+from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report import neighbours, planes
-from fedmixtures.report.scores import Scores
 from fedmixtures.report.svg import told_apart
 
-MOST_EDGES = 6000
-"""Lines in the picture of the network."""
-PACKED_NUMBERS = 1_200_000
-"""Numbers for moving ellipses in one page, about 3 MB."""
+MOST_EDGES = 6000  # lines in the picture of the network
+PACKED_NUMBERS = 1_200_000  # numbers for moving ellipses in one page, about 3 MB
 DENSITY_CELLS = 1_200_000
 
 
@@ -30,10 +28,8 @@ DENSITY_CELLS = 1_200_000
 class Findings:
     """What a run found, in memory."""
 
-    theta: Mixture
-    """Final mixtures, stacked in the order of `data.labels`, components aligned."""
-    theta_scaled: Mixture
-    """The same in the units of the fit, where discrepancies are taken."""
+    theta: Mixture  # final mixtures, stacked in the order of `data.labels`, components aligned
+    theta_scaled: Mixture  # the same in the units of the fit, where discrepancies are taken
     network: Network
     data: NodeData
     features: tuple[str, ...]
@@ -48,16 +44,14 @@ class Findings:
     certificate: Certificate | None = None
     converged: bool = False
     traffic: Any = None
-    levels: Levels | None = None
-    """Where a node's density is a weighed sum of several."""
+    levels: Levels | None = None  # where a node's density is a weighed sum of several
     trust: Any = None
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     """What left each site, by its own log, where nodes were processes of their own."""
-    version: str = ""
-    """Of fedmixtures."""
+    version: str = ""  # of fedmixtures
 
 
 def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]:

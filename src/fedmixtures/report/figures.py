@@ -23,13 +23,10 @@ from fedmixtures.report.svg import (
 )
 
 WIDTH = 720.0
-FEW_NODES = 40
-"""Up to this many, every node has a line of its own in the picture of gains."""
-MOST_COLUMNS = 200
-"""Nodes in the picture of missing cells: those that lack most."""
+FEW_NODES = 40  # up to this many, every node has a line of its own in the picture of gains
+MOST_COLUMNS = 200  # nodes in the picture of missing cells: those that lack most
 N_GROUP_COLOURS = 9
-N_COLOURS = 8
-"""Of components."""
+N_COLOURS = 8  # of components
 
 
 def gain_classes(content: dict[str, Any]) -> list[str]:
@@ -137,7 +134,7 @@ def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
     columns = {name: [nodes[name][i] for i in order] for name in ("local", "network", "pooled")}
     good = [v for v in columns["network"] + columns["pooled"] if v is not None]
     everything = good + [v for v in columns["local"] if v is not None]
-    # A node's own fit may be worse by thousands: such values stand at the edge, with an arrow.
+    # a node's own fit may be worse by thousands: such values stand at the edge, with an arrow.
     floor = min(good) - 1.5 * (max(everything) - min(good)) - 0.3
     low, high = padded([max(v, floor) for v in everything], 0.03)
     names = [nodes["label"][i] for i in order]

@@ -17,8 +17,7 @@ from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 
 CHUNK = 4096
-ROUNDING = 1e-12
-"""Discrepancies of order one are no more exact than this."""
+ROUNDING = 1e-12  # discrepancies of order one are no more exact than this
 
 
 def edge_discrepancies(

@@ -14,8 +14,7 @@ FIRST_NODES = 30
 """Lines of the node table that are in the page itself; its script adds the others on request."""
 STATIC_NODES = 300
 PORTRAITS = 12
-NARROW = 380.0
-"""Width of pictures for a phone: the same size of letters on less room."""
+NARROW = 380.0  # width of pictures for a phone: the same size of letters on less room
 
 
 def render(content: dict[str, Any], static: bool = False) -> str:

@@ -13,8 +13,7 @@ from fedmixtures._ties import first_greatest, first_matching, in_order
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.mixture.mixture import Mixture
 
-FEWEST_ROWS = 10
-"""A node with fewer rows shows no density: a bump would all but show the row."""
+FEWEST_ROWS = 10  # a node with fewer rows shows no density: a bump would all but show the row
 FEWEST_TOGETHER = 5
 """Rows with fewer than this many, themselves included, in their window leave no trace."""
 MEAN_UNIT, UNIT = 10_000, 32_767
@@ -28,8 +27,7 @@ class Plane:
     name: str
     x_label: str
     y_label: str
-    axes: np.ndarray
-    """Directions (2, d); the second is zero for a single feature."""
+    axes: np.ndarray  # directions (2, d); the second is zero for a single feature
     low: np.ndarray
     high: np.ndarray
 

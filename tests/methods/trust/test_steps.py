@@ -10,7 +10,7 @@ from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import conversation_block, node_block
 from fedmixtures.engine.run.once import InProcess, converse
-from fedmixtures.graph.convert import as_network
+from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.conversation import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.data.gaps import by_pattern
-from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.node_data import NodeData, by_pattern
 from fedmixtures.engine.layout.filling import Group, Plan, Slots, fill
 from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network

@@ -9,8 +9,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from fedmixtures.data.gaps import with_gaps
-from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.node_data import NodeData, with_gaps
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.programs import NodeRows
 

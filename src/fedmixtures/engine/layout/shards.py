@@ -14,8 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedmixtures._types import Device
-from fedmixtures.data.gaps import by_pattern
-from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.node_data import NodeData, by_pattern
 from fedmixtures.engine.layout.blocks import SLOT_COST, Layout, places_of, plan_groups
 from fedmixtures.engine.layout.filling import Group, Plan, Slots, fill
 from fedmixtures.engine.solution import Shards

@@ -14,16 +14,16 @@ from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start
 from fedmixtures.federation.node.private_pool import PrivatePool
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart
 from fedmixtures.io.storage import decode, encode
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.covariance_types import of_type
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 
 BOUNDS = FeasibleSet(min_weight=1e-9, max_mean_norm=1e6, min_variance=1e-9, max_variance=1e9)
 """Of mixtures of a method that has none, before they reach arithmetic: in units of order one."""

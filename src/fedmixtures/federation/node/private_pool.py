@@ -29,9 +29,8 @@ from fedmixtures.federation.job import JobError
 from fedmixtures.methods.base import Account, Levels, Outcome
 from fedmixtures.methods.conversation import Block, Conversation, Request, Sum
 from fedmixtures.methods.trust_then_pool import TrustThenPool
-from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import ShapePrior, Statistics, m_step
 
 SENSITIVITY = 6**0.5
 """How far a sum moves when one person's rows are replaced."""

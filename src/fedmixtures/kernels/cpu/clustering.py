@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int, UInt32
 from fedmixtures._ties import clearly_less, first_greatest, first_least
 from fedmixtures._types import Array, RowWeights
 from fedmixtures.kernels import dispatch
-from fedmixtures.mixture.arithmetic import random_words, uniform
 from fedmixtures.mixture.linear import sum_of
+from fedmixtures.mixture.sampling import random_words, uniform
 
 MAX_STEPS, TOLERANCE = 300, 1e-4
 """scikit-learn's defaults; the tolerance counts in mean variances of a feature."""

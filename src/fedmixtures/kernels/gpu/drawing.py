@@ -22,10 +22,10 @@ from fedmixtures.kernels.gpu import tiles
 from fedmixtures.kernels.gpu.likelihood import GpuRows, factor_and_constant, nll_gpu, square
 from fedmixtures.kernels.gpu.tiles import TILE
 from fedmixtures.kernels.trial import compare, some_mixtures
-from fedmixtures.mixture.arithmetic import normal, philox, uniform
 from fedmixtures.mixture.linear import cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import plain_gradient, plain_statistics
+from fedmixtures.mixture.sampling import normal, philox, uniform
 
 
 class GpuNeighbourRows(eqx.Module):

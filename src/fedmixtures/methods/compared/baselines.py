@@ -1,9 +1,8 @@
-"""No cooperation, and all rows in one place: the two ends between which federation lies.
+r"""Ordinary mixture fits: of each node's rows, of all rows in one place, and what begins with them.
 
-Both are ordinary mixture fits by EM from k-means starts: by scikit-learn, or many at once by JAX.
-The two engines make the same starts from the same seed and run the same iteration, so that they
-agree up to rounding; of equally good starts both keep the first. From 200 fits on JAX also makes
-the starts, with random draws of its own.
+EM from k-means starts, by scikit-learn or many at once by JAX. The two engines make the same starts
+from the same seed and run the same iteration, so that they agree up to rounding; of equally good
+starts both keep the first. From 200 fits on JAX also makes the starts, with draws of its own.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from threadpoolctl import threadpool_limits
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
-from fedmixtures.data.gaps import by_pattern, filled, padded
-from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import (
+from fedmixtures.data.node_data import NodeData, by_pattern, filled, label_hash, padded
+from fedmixtures.init import (
     BATCHED_FROM,
     clustered_mixture,
     clusterings,
@@ -36,15 +34,14 @@ from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot, Outcome
 from fedmixtures.methods.compared.pooling import EMMethod
+from fedmixtures.methods.conversation import Block, Conversation
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.mixture import Mixture
 
-POOL = "all nodes together"
-BATCH_CELLS = 20_000_000
-"""Rows times components of all fits in one device call, at most."""
-MANY_ROWS = 50_000
-"""A fit of this many rows gains from threads."""
+POOL, HUB = "all nodes together", "the hub"
+BATCH_CELLS = 20_000_000  # rows times components of all fits in one device call, at most
+MANY_ROWS = 50_000  # a fit of this many rows gains from threads
 
 
 @dataclass(frozen=True)
@@ -53,17 +50,15 @@ class OneFit:
 
     label: Label
     rows: np.ndarray
-    counts: np.ndarray
-    """Weight of each row."""
+    counts: np.ndarray  # weight of each row
     n_components: int
     seed: int
-    start: Mixture | None = None
-    """Begin here, instead of k-means."""
+    start: Mixture | None = None  # begin here, instead of k-means
 
 
 @dataclass(frozen=True)
 class Fits:
-    """BlockFit mixtures, and where EM was stopped before it had settled."""
+    """Mixtures, and where EM was stopped before it had settled."""
 
     mixtures: list[Mixture]
     unsettled: list[Label]
@@ -74,8 +69,7 @@ class Fits:
             return ""
         return (
             f"EM had not settled after max_iter={max_iter} steps at "
-            f"{_checks.listed(self.unsettled)}. "
-            "Raise max_iter or tol if that matters."
+            f"{_checks.listed(self.unsettled)}. Raise max_iter or tol if that matters."
         )
 
 
@@ -114,15 +108,10 @@ class EMFits(EMMethod, OneShot):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Fits:
         """One fit per node, seeded by its label; from `theta` if given."""
+        start = lambda i: None if theta is None else theta.at(i).trimmed()
         return self.fit_all(
             [
-                OneFit(
-                    label,
-                    *data.of(i),
-                    n_components[i],
-                    node_seed(seed, label),
-                    None if theta is None else theta.at(i).trimmed(),
-                )
+                OneFit(label, *data.of(i), n_components[i], node_seed(seed, label), start(i))
                 for i, label in enumerate(data.labels)
             ]
         )
@@ -269,8 +258,7 @@ def batches_of(tasks: list[OneFit], n_init: int) -> list[list[int]]:
 def in_order(task: OneFit) -> OneFit:
     """Rows in their own order, whatever order they came in: k-means draws by position."""
     order = np.lexsort(task.rows.T[::-1])
-    rows, counts = task.rows[order], task.counts[order]
-    return OneFit(task.label, rows, counts, task.n_components, task.seed, task.start)
+    return replace(task, rows=task.rows[order], counts=task.counts[order])
 
 
 def repeated(task: OneFit) -> np.ndarray:
@@ -303,8 +291,7 @@ class Local(EMFits):
     def mixtures(
         self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
     ) -> Mixture:
-        """The fits as where another method starts, in place of `KMeansStart`."""
-        del default_ridge  # `reg_covar` is its own
+        """The fits as where another method starts, in place of `KMeansStart`; own ridge."""
         return self.fit(data, n_components, None, seed).theta
 
 
@@ -328,7 +315,87 @@ class Centralized(EMFits):
         )
         weighted = not (data.row_weights == 1).all()
         sent = data.counts * (data.n_features + weighted)
-        model = fits.mixtures[0]
-        received = np.full(data.n_nodes, sum(part.size for part in model.parts))
-        theta = Mixture.stack([model] * data.n_nodes)
-        return Outcome(theta, fits.message(self.max_iter), sent=sent, received=received)
+        return to_all(fits.mixtures[0], fits.message(self.max_iter), sent)
+
+
+def to_all(model: Mixture, message: str, sent: np.ndarray) -> Outcome:
+    """One mixture that a hub sends to all nodes, who have sent so many numbers each."""
+    theta = Mixture.stack([model] * len(sent))
+    return Outcome(theta, message, sent=sent, received=np.full(len(sent), n_numbers(model)))
+
+
+def n_numbers(mixture: Mixture) -> int:
+    """Numbers in a message that is a mixture."""
+    return sum(part.size for part in mixture.parts)
+
+
+class FedGenGMM(EMFits):
+    r"""One exchange: local fits up, one mixture of synthetic rows down.
+
+    Pettersson, Liang and Andresen (2025): the hub forms the union
+    $\sum_i \frac{m_i}{\sum_j m_j} p_i$ of the local mixtures, draws H rows per local component from
+    it, fits one mixture to these rows by EM and sends it to all nodes. Nodes may have different
+    numbers of components; the hub's mixture has as many as the largest. All settings of the fits
+    hold for nodes and hub alike.
+
+    Parameters
+    ----------
+    samples_per_component
+        H: rows the hub draws per component of the union. (No code of the authors is public.)
+    """
+
+    samples_per_component: int = 100
+
+    def __check_init__(self):
+        _checks.whole("samples_per_component", self.samples_per_component)
+
+    def fit(
+        self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
+    ) -> Outcome:
+        """Local fits, synthetic rows, one fit of them."""
+        local = self.fit_nodes(data, n_components, theta, seed)
+        rows = self.synthetic_rows(local.mixtures, data, seed)
+        task = OneFit(HUB, rows, np.ones(len(rows)), max(n_components), node_seed(seed, HUB))
+        pooled = self.fit_all([task])
+        sent = np.array([n_numbers(mixture) + 1 for mixture in local.mixtures])
+        message = local.message(self.max_iter) or pooled.message(self.max_iter)
+        return to_all(pooled.mixtures[0], message, sent)
+
+    def synthetic_rows(self, mixtures: Sequence[Mixture], data: NodeData, seed: int) -> np.ndarray:
+        """Rows drawn from the union of the local mixtures, H per component."""
+        order = np.argsort([label_hash(label) for label in data.labels], kind="stable")
+        rows = data.total_weights()
+        weights = np.concatenate([rows[i] * mixtures[i].weights for i in order])
+        means = np.concatenate([mixtures[i].means for i in order])
+        factors = np.linalg.cholesky(np.concatenate([mixtures[i].covariances for i in order]))
+        rng = np.random.default_rng(seed)
+        n = self.samples_per_component * len(weights)
+        component = rng.choice(len(weights), size=n, p=weights / weights.sum())
+        noise = rng.standard_normal((n, data.n_features))
+        return means[component] + np.einsum("nij,nj->ni", factors[component], noise)
+
+
+class FromLocalFits(EMMethod, Conversation):
+    """Settings of the local fits, which run in JAX so that a prior and row weights are known.
+
+    Parameters
+    ----------
+    n_init
+        k-means starts of a local fit; the most likely result is kept.
+    reg_covar, prior
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
+    """
+
+    needs_equal_components: ClassVar[bool] = True
+
+    n_init: int = 5
+
+    def __check_init__(self):
+        _checks.whole("n_init", self.n_init)
+
+    def local_fits(self, block: Block) -> Mixture:
+        """The nodes' own fits, stacked, NumPy."""
+        same = {"reg_covar": self.reg_covar, "prior": self.prior}
+        local = Local(self.n_init, engine="jax", covariance_type=self.covariance_type, **same)
+        fits = local.fit_nodes(block.data, block.n_components.tolist(), block.start, block.seed)
+        return Mixture.stack(fits.mixtures)

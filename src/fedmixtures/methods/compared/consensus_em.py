@@ -36,11 +36,10 @@ from fedmixtures.methods.programs import (
     NodeRows,
     squared_distance,
 )
-from fedmixtures.mixture.em import EMPTY
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import EMPTY, Statistics
 
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e30
 """Bounds on eigenvalues: what a filter has mixed need not be a covariance."""
@@ -58,10 +57,8 @@ class FilterState(eqx.Module):
     """State of a node."""
 
     theta: Mixture
-    own: OriginMoments
-    """u: the E-step under `theta`."""
-    mixed: OriginMoments
-    """x: the state of the filter."""
+    own: OriginMoments  # u: the E-step under `theta`
+    mixed: OriginMoments  # x: the state of the filter
     loss: PerNode
 
 
@@ -122,7 +119,6 @@ class ConsensusEM(EMMethod, NodeProgram):
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> FilterState:
         """The filter begins at the first E-step."""
-        del keys
         own, loss = _e_step(theta, data)
         return FilterState(theta, own, own, loss)
 
@@ -134,7 +130,6 @@ class ConsensusEM(EMMethod, NodeProgram):
         self, state: FilterState, inbox: Inbox, data: NodeRows, keys: Keys
     ) -> tuple[FilterState, Info]:
         """One filter step, the M-step, and the E-step to be sent next."""
-        del keys
         received = self._matched(state, inbox.broadcast) if self.align else inbox.broadcast
         mixed = self._filtered(state, received, inbox.weight)
         theta = self._m_step(state.theta, mixed, data)
@@ -144,12 +139,10 @@ class ConsensusEM(EMMethod, NodeProgram):
 
     def result(self, state: FilterState, data: NodeRows) -> Mixture:
         """The parameters of the last M-step."""
-        del data
         return state.theta
 
     def remedy(self, weighted_degree: float) -> str:
         """Name the gain."""
-        del weighted_degree
         return f"Lower eps (it is {self.eps:g}), or raise reg_covar (it is {self.reg_covar:g})."
 
     def _filtered(self, state: FilterState, received: tuple, weight: PerSlot) -> OriginMoments:

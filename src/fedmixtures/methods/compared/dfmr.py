@@ -20,7 +20,7 @@ from fedmixtures._ties import clearly_less, first_least
 from fedmixtures._types import Array
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.compared.from_local_fits import FromLocalFits
+from fedmixtures.methods.compared.baselines import FromLocalFits
 from fedmixtures.methods.compared.pooling import moment_match
 from fedmixtures.methods.conversation import Block, Broadcast
 from fedmixtures.mixture.covariance_types import of_type

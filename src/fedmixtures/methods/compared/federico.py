@@ -18,22 +18,21 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Array
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.compared.from_local_fits import (
-    FromLocalFits,
+from fedmixtures.methods.compared.baselines import FromLocalFits
+from fedmixtures.methods.compared.pooling import (
+    check_share,
     density_rows,
     e_step,
     over_edges,
     padded_rows,
+    summed,
 )
-from fedmixtures.methods.compared.pooling import check_share, summed
 from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
-REFIT_STEPS = 20
-"""EM steps on the rows that do not judge, from the fit of all rows."""
-SMALLEST_SHARE = 1e-6
-"""A neighbour with a smaller weight is left out of the result."""
+REFIT_STEPS = 20  # EM steps on the rows that do not judge, from the fit of all rows
+SMALLEST_SHARE = 1e-6  # a neighbour with a smaller weight is left out of the result
 
 
 class FedeRiCo(FromLocalFits):
@@ -72,7 +71,7 @@ class FedeRiCo(FromLocalFits):
         theta = self.local_fits(block)
         if self.held_out_share:
             theta = self._refitted(theta, rows, fitted)
-        # A node looks at its own model and at one over every edge: the first n views, and the rest.
+        # a node looks at its own model and at one over every edge: the first n views, and the rest.
         node = np.concatenate([np.arange(n), block.receiver])
         share = 1 / np.bincount(node)[node]
         for t in range(self.n_rounds):
@@ -83,7 +82,7 @@ class FedeRiCo(FromLocalFits):
             s = e_step(models, rows[node], share[:, None] * used[node])
             came = yield PerNeighbour(jax.tree.map(lambda part: part[n:], s))
             add = lambda own, came: own[:n] + summed(np.asarray(came), block.receiver, n)
-            theta = self.m_step(theta, jax.tree.map(add, s, came))
+            theta = self.m_step_on_host(theta, jax.tree.map(add, s, came))
         models = self._models(theta, (yield Broadcast(theta)), block)
         return Outcome(joined(models, share, node), edges={"share": share[n:]})
 
@@ -102,7 +101,7 @@ class FedeRiCo(FromLocalFits):
     def _refitted(self, theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Mixture:
         """EM on the rows that do not judge, from the fit of all rows."""
         for _ in range(REFIT_STEPS):
-            theta = self.m_step(theta, e_step(theta, rows, counts))
+            theta = self.m_step_on_host(theta, e_step(theta, rows, counts))
         return theta
 
 

@@ -20,16 +20,17 @@ from fedmixtures import _checks
 from fedmixtures._ties import in_order
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import KMeansStart
+from fedmixtures.init import KMeansStart
 from fedmixtures.methods.base import OneShot, Outcome
-from fedmixtures.methods.compared.from_local_fits import (
+from fedmixtures.methods.compared.pooling import (
+    EMMethod,
     about_means,
     component_moments,
     e_step,
-    m_step,
+    moment_match,
     padded_rows,
+    summed,
 )
-from fedmixtures.methods.compared.pooling import EMMethod, moment_match, summed
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.mixture import Mixture
@@ -84,14 +85,13 @@ class FedGEM(EMMethod, OneShot):
     def _fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
-        how = self.reg_covar, self.prior, self.covariance_type
         if theta is None:
             theta = KMeansStart(self.n_init).mixtures(data, n_components, seed, 1e-6)
             theta = of_type(theta, self.covariance_type)
         rows, counts = padded_rows(data)
         present = np.asarray(theta.weights) > 0
         for _ in range(self.n_rounds):
-            new = m_step(theta, e_step(theta, rows, counts), *how)
+            new = self.m_step_on_host(theta, e_step(theta, rows, counts))
             reach = np.where(present, self.reach(theta, new), -np.inf)
             group = grouped(new.means, reach)
             means = within_reach(group_means(new.means, group), new.means, reach)
@@ -141,7 +141,7 @@ class FedGEM(EMMethod, OneShot):
         covariances = np.where(known[..., None, None], covariances[group], theta.covariances)
         pooled = about_means(total[group], covariances)
         at_means = Mixture(theta.weights, means, theta.covariances)
-        new = m_step(at_means, pooled, self.reg_covar, self.prior, self.covariance_type)
+        new = self.m_step_on_host(at_means, pooled)
         own = moments[0] + (theta.weights > 0) * (self.prior.extra_mass if self.prior else 0.0)
         return Mixture(own / own.sum(1, keepdims=True), *new.parts[1:])
 

@@ -42,14 +42,12 @@ from fedmixtures.methods.compared.pooling import (
 )
 from fedmixtures.methods.programs import HubProgram, Info, NodeRows, squared_distance
 from fedmixtures.mixture.covariance_types import TYPES
-from fedmixtures.mixture.em import EMPTY, ShapePrior
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
 
-SMALLEST_START_WEIGHT = 0.02
-"""Steps are divided by the starting weight: a tiny one would overshoot."""
+SMALLEST_START_WEIGHT = 0.02  # steps are divided by the starting weight: a tiny one would overshoot
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-3, 1e30
 
 
@@ -127,7 +125,6 @@ class FedGrEM(HubProgram):
 
     def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Shrunk:
         """The common numbering is the only thing agreed upon."""
-        del shared, data
         return Shrunk(theta, jnp.maximum(theta.weights, SMALLEST_START_WEIGHT))
 
     def upload(self, state: Shrunk, data: NodeRows) -> tuple[tuple, tuple]:
@@ -163,12 +160,10 @@ class FedGrEM(HubProgram):
 
     def result(self, state: Shrunk, data: NodeRows) -> Mixture:
         """The node's own mixture."""
-        del data
         return state.theta
 
     def remedy(self, weighted_degree: float) -> str:
         """Name the step."""
-        del weighted_degree
         return f"Lower eta (it is {self.eta:g}); steps above 0.5 may overshoot."
 
     def _gradient_step(self, state: Shrunk, s: Statistics, data: NodeRows) -> tuple[Array, Array]:

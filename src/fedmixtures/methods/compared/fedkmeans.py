@@ -29,8 +29,7 @@ from fedmixtures.methods.programs import (
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
-SMALLEST_VARIANCE = 1e-6
-"""Where every row is a centre."""
+SMALLEST_VARIANCE = 1e-6  # where every row is a centre
 
 
 class FedKMeans(Method):
@@ -76,10 +75,8 @@ class FedKMeans(Method):
 class Centres(eqx.Module):
     """State of a node."""
 
-    averaged: Means
-    """The mean of the last round: the result."""
-    own: Means
-    """After the Lloyd step on the own rows: what is sent."""
+    averaged: Means  # the mean of the last round: the result
+    own: Means  # after the Lloyd step on the own rows: what is sent
 
 
 class NeighbourKMeans(NodeProgram):
@@ -91,7 +88,6 @@ class NeighbourKMeans(NodeProgram):
 
     def start(self, theta: Mixture, data: NodeRows, keys: NodeKeys) -> Centres:
         """The centres of local k-means, on which a Lloyd step changes nothing."""
-        del data, keys
         return Centres(theta.means, theta.means)
 
     def outgoing(self, state: Centres) -> Means:
@@ -102,7 +98,6 @@ class NeighbourKMeans(NodeProgram):
         self, state: Centres, inbox: Inbox, data: NodeRows, keys: Keys
     ) -> tuple[Centres, Info]:
         """Mean of own and matched received centres, then a Lloyd step."""
-        del keys
         received = jax.vmap(jax.vmap(matched, (None, 0)))(state.own, inbox.broadcast)
         total = state.own + jnp.einsum("ns,nskd->nkd", inbox.weight, received)
         averaged = total / (1 + inbox.weight.sum(-1))[:, None, None]
@@ -127,12 +122,10 @@ class HubKMeans(HubProgram):
 
     def start(self, theta: Mixture, shared: Any, data: NodeRows) -> Centres:
         """The centres of local k-means."""
-        del shared, data
         return Centres(theta.means, theta.means)
 
     def upload(self, state: Centres, data: NodeRows) -> tuple[Means, None]:
         """The own centres."""
-        del data
         return state.own, None
 
     def hub(

@@ -1,10 +1,13 @@
-"""What the EM methods share: settings, a common numbering of components at the start, floors."""
+"""What the EM methods share: settings, common numberings of components, steps on the host."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import warnings
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -13,15 +16,20 @@ from threadpoolctl import threadpool_limits
 from fedmixtures import _checks
 from fedmixtures._ties import first_least, first_matching
 from fedmixtures._types import Array, PerNode, Weights
-from fedmixtures.init.kmeans import tightest_clustering
+from fedmixtures.data.node_data import NodeData, by_pattern, padded
+from fedmixtures.init import tightest_clustering
+from fedmixtures.kernels.compiling import jit_in_order, rounded_up
+from fedmixtures.kernels.cpu.matching import best_matchings
+from fedmixtures.kernels.dispatch import log_joints, statistics
 from fedmixtures.methods.base import Method, Participants
+from fedmixtures.methods.conversation import Block
 from fedmixtures.methods.programs import NodeRows
-from fedmixtures.mixture.em import ShapePrior, m_step
+from fedmixtures.mixture import moments
+from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
 
-N_INIT = 10
-"""Restarts of the hub's k-means."""
+N_INIT = 10  # restarts of the hub's k-means
 SMALLEST_WEIGHT = 1e-12
 """A component may fade at a node; it is never struck out, so that it can come back."""
 
@@ -48,13 +56,30 @@ class EMMethod(Method):
 
     def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
         """New mixtures from statistics taken under `theta`, with ridge and prior."""
-        return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
+        return moments.m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
+
+    def m_step_on_host(self, theta: Mixture, s: Statistics) -> Mixture:
+        """The same, compiled by itself, from and to NumPy."""
+        how = self.reg_covar, self.prior, self.covariance_type
+        return to_host(_m_step(theta, s, *how))
 
 
 def check_prior(prior: ShapePrior | None) -> None:
     """A prior, or none."""
     if prior is not None and not isinstance(prior, ShapePrior):
         raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
+
+
+def warn_of_retired(method: Method, *names: str) -> None:
+    """Options of an earlier form have no effect."""
+    for name in names:
+        if getattr(method, name) is not None:
+            warnings.warn(
+                f"`{name}` of {type(method).__name__} has no effect any more and will be removed: "
+                "leave it out.",
+                FutureWarning,
+                stacklevel=4,
+            )
 
 
 def check_share(name: str, value: float, most: float = 1.0) -> None:
@@ -152,3 +177,88 @@ def _placed(means: np.ndarray, sequence: np.ndarray) -> tuple[float, np.ndarray]
         orders[node] = chosen
         placed[count] = means[node][chosen]
     return total, orders
+
+
+def padded_rows(data: NodeData) -> tuple[Array | GappyRows, np.ndarray]:
+    """Rows (nodes, m, d) and their counts (nodes, m), sorted; padding counts zero."""
+    order = np.lexsort((*data.rows.T[::-1], data.node_index))
+    sorted_ = replace(data, rows=data.rows[order], row_weights=data.row_weights[order])
+    data = by_pattern(sorted_)
+    return padded(data, rounded_up(int(data.counts.max())))
+
+
+def e_step(theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Statistics:
+    """Statistics of every node's rows under its mixture, on the host."""
+    return to_host(_statistics(theta, rows, counts))
+
+
+def density_rows(models: Mixture, rows: Array | GappyRows) -> np.ndarray:
+    """Log-density of rows (models, m, d) under the model of the same place."""
+    return np.asarray(_densities(models, rows))
+
+
+def component_moments(theta: Mixture, s: Statistics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mass, mean and covariance of what each component explains; its own where that is nothing."""
+    kept = s.mass > EMPTY
+    mass = np.where(kept, s.mass, 1.0)
+    shift = s.first / mass[..., None]
+    spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
+    means = np.where(kept[..., None], theta.means + shift, theta.means)
+    covariances = np.where(kept[..., None, None], spread, theta.covariances)
+    return np.maximum(s.mass, EMPTY), means, covariances
+
+
+def about_means(mass: np.ndarray, covariances: np.ndarray) -> Statistics:
+    """Statistics of components with this mass and covariance, about their own means."""
+    nothing = np.zeros(len(mass))
+    first = np.zeros(covariances.shape[:-1])
+    return Statistics(nothing, mass, first, mass[..., None, None] * covariances)
+
+
+def matched(own: Array, theirs: Array) -> np.ndarray:
+    """The neighbour's component for each own one, by means (edges, k, d): least total square."""
+    return np.asarray(_matched(own, theirs)) if len(own) else np.zeros(own.shape[:2], int)
+
+
+def reordered(message: Any, order: np.ndarray) -> Any:
+    """What was heard over edges, (edges, k, ...), in the own numbering."""
+
+    def take(part: np.ndarray) -> np.ndarray:
+        index = order.reshape(*order.shape, *(1,) * (part.ndim - order.ndim))
+        return np.take_along_axis(part, index, axis=1)
+
+    return jax.tree.map(take, message)
+
+
+def over_edges(table: Any, block: Block) -> Any:
+    """What was heard over every edge, of the reply to a broadcast."""
+    return jax.tree.map(lambda part: np.asarray(part)[block.sender], table)
+
+
+def to_host(tree: Any) -> Any:
+    """The same numbers as NumPy arrays."""
+    return jax.tree.map(np.asarray, tree)
+
+
+@jit_in_order
+def _statistics(theta, rows, counts) -> Statistics:
+    return statistics(*jax.tree.map(jnp.asarray, (theta, rows, counts)))
+
+
+@jit_in_order
+def _densities(models, rows):
+    joint = log_joints(*jax.tree.map(jnp.asarray, (models, rows)))
+    return jax.nn.logsumexp(joint, axis=-1)
+
+
+@jit_in_order
+def _m_step(theta, s, ridge, prior, covariance_type: str) -> Mixture:
+    theta, s = jax.tree.map(jnp.asarray, (theta, s))
+    return moments.m_step(theta, s, ridge, prior, covariance_type)
+
+
+@jit_in_order
+def _matched(own, theirs):
+    own, theirs = jnp.asarray(own), jnp.asarray(theirs)
+    cost = jnp.square(own[:, :, None] - theirs[:, None, :]).sum(-1)
+    return jnp.moveaxis(best_matchings(jnp.moveaxis(cost, 0, -1)), -1, 0)

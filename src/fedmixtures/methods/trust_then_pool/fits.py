@@ -33,10 +33,9 @@ from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import n_parameters
 from fedmixtures.mixture.density import GappyRows
-from fedmixtures.mixture.em import ShapePrior, m_step
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import ShapePrior, Statistics, m_step
 
 HARD = 1e-4
 """Variance (in common units) of the narrow components whose E-step is Lloyd's assignment."""

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.init.kmeans import distinct_rows_of_all
+from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.methods.conversation import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import (
     Base,

@@ -48,8 +48,8 @@ from fedmixtures.methods.trust_then_pool.weigh import (
     prequential,
     weights,
 )
-from fedmixtures.mixture.em import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 
 LEVELS = ("own", "near", "personal", "group", "everyone")
 RETIRED = ("caution", "level", "prior_odds", "agree_rounds")

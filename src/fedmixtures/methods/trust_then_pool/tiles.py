@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.data.gaps import by_pattern
-from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.node_data import NodeData, by_pattern
 from fedmixtures.kernels.dispatch import rows_at_once
 
 TILE_SIZES = (32, 64, 128, 256)

@@ -1,8 +1,9 @@
-r"""Nodes that a network was not fitted on: scored by what it knows, or made a node of it.
+r"""What is made of a solution: one numbering of components, densities of newcomers, one node more.
 
-A newcomer's density is that of the level "everyone" where there is one; else the sum of all nodes'
-mixtures, each by its share of the rows: $p(x) = \sum_i s_i p_i(x)$, whose component c is that of
-all nodes together (alike ones, once `align_components` has numbered them).
+A newcomer, a node that the network was not fitted on, has the density of the level "everyone" where
+there is one; else the sum of all nodes' mixtures, each by its share of the rows:
+$p(x) = \sum_i s_i p_i(x)$, whose component c is that of all nodes together (alike ones, once
+`align_components` has numbered them).
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_matching, in_order
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block, without_edges
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.comparison import own_data_only
+from fedmixtures.estimators.resolve import own_data_only
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
@@ -29,8 +31,99 @@ from fedmixtures.methods.conversation import Conversation
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture, distinct
 
-EVERYONE = "everyone"
-"""Name of the level that all nodes have in common."""
+OWN, EVERYONE = "own", "everyone"
+"""Names of the levels that a node learns from its own rows alone, and that all have in common."""
+
+
+def aligned(theta: Mixture, network: Network) -> Mixture:
+    """The same mixtures, alike components under the same number at all nodes."""
+    orders = aligned_orders(theta, network)
+    parts = [
+        np.take_along_axis(part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1)
+        for part in theta.parts
+    ]
+    return Mixture(*parts)
+
+
+def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
+    """For every node, the order of its components that matches its neighbours'.
+
+    Nodes are matched along a spanning tree of the most alike pairs, from a root in each connected
+    part; the roots are matched to the first root. No unit of a feature matters.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+
+    theta = _in_common_units(theta)
+
+    def matching(i: int, j: int) -> tuple[np.ndarray, float]:
+        cost = _pairwise(theta.at(i), theta.at(j))
+        partner = first_matching(cost)
+        return partner, float(cost[np.arange(len(cost)), partner].sum())
+
+    n = network.n_nodes
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    costs = np.array([matching(i, j)[1] for i, j in ends])
+    # The tree depends on the order of costs alone: by rank, from 1, no two edges cost the same.
+    rank = np.argsort(in_order(costs)) + 1.0
+    tree = minimum_spanning_tree(csr_array((rank, (network.source, network.target)), (n, n)))
+    orders = np.full((n, theta.n_components), -1)
+    first = None
+    for root in range(n):
+        if orders[root, 0] >= 0:
+            continue
+        if first is None:
+            orders[root] = np.arange(theta.n_components)
+        else:
+            orders[root] = matching(first, root)[0][orders[first]]
+        first = root if first is None else first
+        visited, parents = breadth_first_order(tree, root, directed=False)
+        for node in visited[1:].tolist():
+            parent = int(parents[node])
+            orders[node] = matching(parent, node)[0][orders[parent]]
+    return orders
+
+
+def _in_common_units(theta: Mixture) -> Mixture:
+    """Features divided by their standard deviation over all nodes' mixtures together."""
+    share = (theta.weights / len(theta.weights))[..., None]
+    centre = (share * theta.means).sum((0, 1))
+    within = np.diagonal(theta.covariances, axis1=-2, axis2=-1)
+    scale = np.sqrt((share * (within + (theta.means - centre) ** 2)).sum((0, 1)))
+    spread = scale[:, None] * scale
+    return Mixture(theta.weights, (theta.means - centre) / scale, theta.covariances / spread)
+
+
+def _pairwise(a: Mixture, b: Mixture) -> np.ndarray:
+    """Squared distances of components; absent ones are as far as can be from present ones."""
+    squares = sum(
+        np.square(x[:, None] - y[None, :]).reshape(len(x), len(y), -1).sum(-1)
+        for x, y in zip(a.parts, b.parts, strict=True)
+    )
+    differ = (a.weights > 0)[:, None] != (b.weights > 0)[None, :]
+    return squares + np.where(differ, 1e6 * (1 + np.max(squares)), 0.0)
+
+
+def listens(solution: Solution, network: Network) -> bool:
+    """Whether any node could hear another: without a graph only a hub makes that possible."""
+    traffic = solution.traffic
+    return traffic.total > 0 and (network.n_edges > 0 or traffic.recipients == "hub")
+
+
+def own_level(solution: Solution) -> Solution | None:
+    """The same run with what every node learned from its own rows, where that is one of its levels.
+
+    Nothing could be a fairer comparison: it is the method's own first step.
+    """
+    theta = _level(solution, OWN)
+    return None if theta is None else dataclasses.replace(solution, theta=theta, levels=None)
+
+
+def _level(solution: Solution, name: str) -> Mixture | None:
+    levels = solution.levels
+    if levels is None or name not in levels.names:
+        return None
+    return levels.theta.at(levels.names.index(name))
 
 
 def unknown(solution: Solution, labels: Sequence[Label]) -> list[Label]:
@@ -54,10 +147,8 @@ def warn_of_newcomers(solution: Solution, labels: Sequence[Label]) -> None:
 
 def _mixtures(solution: Solution) -> tuple[Mixture, np.ndarray]:
     """Different mixtures that a newcomer's density is made of, and the share of each."""
-    levels = solution.levels
-    if levels is None or EVERYONE not in levels.names:
-        return distinct(solution.theta, solution.share)
-    return distinct(levels.theta.at(levels.names.index(EVERYONE)), solution.share)
+    theta = _level(solution, EVERYONE)
+    return distinct(solution.theta if theta is None else theta, solution.share)
 
 
 def newcomer_density(solution: Solution) -> Mixture:

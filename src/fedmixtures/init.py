@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_least
-from fedmixtures.data.gaps import filled
-from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.data.node_data import NodeData, filled, label_hash
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
@@ -24,10 +23,19 @@ from fedmixtures.mixture.mixture import Mixture
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
-BATCHED_FROM = 200
-"""Nodes from which on compiling the batched program pays."""
-APART = 1e-8
-"""How far rows are moved, in standard deviations of a feature."""
+BATCHED_FROM = 200  # nodes from which on compiling the batched program pays
+APART = 1e-8  # how far rows are moved, in standard deviations of a feature
+
+
+@runtime_checkable
+class Start(Protocol):
+    """Whatever makes starting mixtures of rows: `KMeansStart`, or the fits of `Local`."""
+
+    def mixtures(
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+    ) -> Mixture:
+        """Those of all nodes, stacked; `default_ridge` is what the method can bear at least."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,25 @@
-"""IFCA: nodes in groups, one mixture per group (Ghosh et al., 2020).
+r"""EM with a hub that pools counts and moments: FedEM and IFCA.
 
-In every round the hub sends the mixtures of all groups, each node takes the one under which its own
-training rows are most likely, and every group's mixture is improved by the nodes that took it. The
-number of groups must be known: in comparisons it is an oracle.
+**FedEM**: all nodes share k Gaussians, each keeps its own weights; the specialisation to mixtures
+of Marfoq et al. (2021), which is also the unsupervised part of FedGMM (Wu et al., 2023). With
+responsibilities under the own weights and the shared components, $N_{ic}, a_{ic}, B_{ic}$ the
+counts and moments of node i:
+
+$$\pi_{ic} = N_{ic}/m_i, \quad \mu_c = \frac{\sum_i a_{ic}}{\sum_i N_{ic}}, \quad
+  \Sigma_c = \frac{\sum_i B_{ic}}{\sum_i N_{ic}} - \mu_c \mu_c^\top.$$
+
+That is EM for $\sum_i \ln p_i$: the likelihood of all rows never falls.
+
+**IFCA** (Ghosh et al., 2020): nodes in groups, one mixture per group. In every round the hub sends
+the mixtures of all groups, each node takes the one under which its own training rows are most
+likely, and every group's mixture takes an EM step on the rows of the nodes that took it. The number
+of groups must be known: in comparisons it is an oracle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -22,16 +33,72 @@ from fedmixtures._types import Array, PerNode
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
-from fedmixtures.methods.compared.pooling import EMMethod, like, losses, weights_of
-from fedmixtures.methods.programs import (
-    HubProgram,
-    Info,
-    NodeRows,
-    counts,
-    squared_distance,
+from fedmixtures.methods.compared.pooling import (
+    EMMethod,
+    clustered_start,
+    like,
+    losses,
+    warn_of_retired,
+    weights_of,
 )
+from fedmixtures.methods.programs import HubProgram, Info, NodeRows, counts, squared_distance
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
+
+
+class FedEM(EMMethod, HubProgram):
+    """Shared Gaussians, personal weights, one EM step per round; nothing to tune.
+
+    A node sends counts and moments of its components to the hub, its weights stay. All nodes begin
+    alike: the hub clusters the centres of their local k-means, with equal weights and the mean of
+    their covariances.
+
+    Parameters
+    ----------
+    aggregate
+        Of an earlier form; without effect.
+    reg_covar, prior
+        Ridge on every covariance; common shape that covariances are shrunk to, or None.
+    """
+
+    needs_equal_components: ClassVar[bool] = True
+
+    aggregate: str | None = None
+
+    def __check_init__(self):
+        warn_of_retired(self, "aggregate")
+
+    def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
+        """Nodes send centres and covariances, the hub one start for all."""
+        start = clustered_start(theta, participants)
+        numbers = start.means.size + start.covariances.size
+        return Prepared(theta, start, start, sent=numbers, received=numbers)
+
+    def start(self, theta: Mixture, shared: Mixture, data: NodeRows) -> Mixture:
+        """The hub's start, with weights that will be the node's own."""
+        return jax.tree.map(lambda new, old: jnp.broadcast_to(new[None], old.shape), shared, theta)
+
+    def upload(self, state: Mixture, data: NodeRows) -> tuple[tuple, Statistics]:
+        """The E-step: counts and moments about the shared means leave."""
+        s = statistics(state, data.rows, counts(data))
+        return (s.mass, s.first, s.second), s
+
+    def hub(self, messages: tuple, rows: PerNode, hub_state: Mixture) -> tuple[tuple, Mixture]:
+        """The M-step; a component that nobody uses stays as it is."""
+        mass, first, second = (part.sum(0, keepdims=True) for part in messages)
+        pooled = Statistics(jnp.zeros_like(mass[:, 0]), mass, first, second)
+        before = jax.tree.map(lambda part: part[None], hub_state)
+        new = self.m_step(before, pooled).at(0)
+        new = Mixture(hub_state.weights, new.means, new.covariances)
+        return (new.means, new.covariances), new
+
+    def step(
+        self, state: Mixture, kept: Statistics, reply: tuple, data: NodeRows
+    ) -> tuple[Mixture, Info]:
+        """Own weights from the own E-step, components from the hub."""
+        means, covariances = (jnp.broadcast_to(p[None], (len(kept.mass), *p.shape)) for p in reply)
+        after = Mixture(weights_of(kept.mass, self.prior), means, covariances)
+        return after, Info.without_pull(losses(kept, data), squared_distance(state, after))
 
 
 class Candidates(eqx.Module):
@@ -48,8 +115,7 @@ class Report(eqx.Module):
 
     group: Int[Array, "nodes restarts"]
     loss: Float[Array, "nodes restarts"]
-    update: tuple
-    """Counts and moments under the group's mixture, or the parameters after local steps."""
+    update: tuple  # counts and moments under the group's mixture
 
 
 class IFCA(EMMethod, HubProgram):
@@ -66,13 +132,8 @@ class IFCA(EMMethod, HubProgram):
         Number of groups; there is no default, as the method cannot find it.
     restarts
         Random starts; the original code relies on several.
-    aggregate
-        ``"exact"``: one EM step on the rows of all nodes of the group. ``"average"``: every node
-        takes `n_local_steps` EM steps from the group's mixture and the hub takes the plain mean of
-        the results over the group, the reference behaviour of model averaging in the original code
-        (its other form, gradient averaging, divides by the number of all nodes).
-    n_local_steps
-        EM steps of a node per round, with ``aggregate="average"``.
+    aggregate, n_local_steps
+        Of an earlier form; without effect.
     reg_covar, prior
         Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
@@ -81,20 +142,14 @@ class IFCA(EMMethod, HubProgram):
 
     n_groups: int | None = None
     restarts: int = 3
-    aggregate: Literal["exact", "average"] = "exact"
-    n_local_steps: int = 1
+    aggregate: str | None = None
+    n_local_steps: int | None = None
 
     def __check_init__(self):
         if self.n_groups is not None:
             _checks.whole("n_groups", self.n_groups)
         _checks.whole("restarts", self.restarts)
-        _checks.whole("n_local_steps", self.n_local_steps)
-        _checks.one_of("aggregate", self.aggregate, ("exact", "average"))
-        if self.n_local_steps > 1 and self.aggregate == "exact":
-            raise ValueError(
-                f"`n_local_steps` is {self.n_local_steps}, but the exact update is one EM step on "
-                "the rows of a whole group. Use aggregate='average'."
-            )
+        warn_of_retired(self, "aggregate", "n_local_steps")
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """The number of groups must be given, and there must be a node for each."""
@@ -129,18 +184,12 @@ class IFCA(EMMethod, HubProgram):
 
     def start(self, theta: Mixture, shared: Candidates, data: NodeRows) -> Candidates:
         """The mixtures of all groups."""
-        del data
         return _tiled(shared, len(theta.weights))
 
     def upload(self, state: Candidates, data: NodeRows) -> tuple[Report, Report]:
         """The most likely group of each restart, and what improves it."""
-        found, group, loss = _choose(state.models, data)
-        chosen = jax.tree.map(lambda part: _pick(part, group), state.models)
-        if self.aggregate == "exact":
-            update = found.mass, found.first, found.second
-        else:
-            update = self._local_steps(chosen, found, data).parts
-        report = Report(group, loss, update)
+        s, group, loss = _choose(state.models, data)
+        report = Report(group, loss, (s.mass, s.first, s.second))
         return report, report
 
     def hub(
@@ -151,17 +200,9 @@ class IFCA(EMMethod, HubProgram):
         member = jax.nn.one_hot(messages.group, groups, dtype=rows.dtype)
         member = member * (rows > 0)[:, None, None]
         pooled = [jnp.einsum("nrs,nr...->rs...", member, part) for part in messages.update]
-        old, size = hub_state.models, member.sum(0)
-        if self.aggregate == "exact":
-            models = self._pooled_step(old, pooled)
-        else:
-            mean = lambda total, before: jnp.where(
-                like(size, total) > 0, total / jnp.maximum(like(size, total), 1.0), before
-            )
-            models = Mixture(*(mean(t, b) for t, b in zip(pooled, old.parts, strict=True)))
         loss = (rows[:, None] * messages.loss).sum(0)
         best = first_least(loss, scale=rows.sum()).astype(rows.dtype)
-        after = Candidates(models, best)
+        after = Candidates(self._pooled_step(hub_state.models, pooled), best)
         return after, after
 
     def step(
@@ -185,24 +226,11 @@ class IFCA(EMMethod, HubProgram):
         flat = lambda part: part.reshape(-1, *part.shape[2:])
         mass, first, second = map(flat, pooled)
         before = jax.tree.map(flat, old)
-        s = Statistics(jnp.zeros_like(mass[:, 0]), mass, first, second)
-        new = self.m_step(before, s)
+        new = self.m_step(before, Statistics(jnp.zeros_like(mass[:, 0]), mass, first, second))
         empty = mass.sum(-1, keepdims=True) <= 0
         weights = jnp.where(empty, before.weights, weights_of(new.weights))
         new = Mixture(weights, new.means, new.covariances)
         return jax.tree.map(lambda part, like: part.reshape(like.shape), new, old)
-
-    def _local_steps(self, theta: Mixture, s: Statistics, data: NodeRows) -> Mixture:
-        """EM at every node from its group's mixture, in every restart."""
-
-        def one_restart(theta: Mixture, s: Statistics) -> Mixture:
-            new = self.m_step(theta, s)
-            for _ in range(self.n_local_steps - 1):
-                s = statistics(new, data.rows, counts(data))
-                new = self.m_step(new, s)
-            return new
-
-        return jax.vmap(one_restart, in_axes=1, out_axes=1)(theta, s)
 
 
 def _choose(models: Mixture, data: NodeRows) -> tuple[Statistics, Array, Array]:
