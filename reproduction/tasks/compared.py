@@ -13,12 +13,12 @@ from fedmixtures.methods.base import Levels, Method
 from fedmixtures.methods.compared.baselines import Centralized, EMFits, OneFit
 from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
-from fedmixtures.metrics import centroid_error
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior
 from reproduction.tasks import fit, measure
 from reproduction.tasks.ablations import PARTS, without
 from reproduction.tasks.lies import Lying
+from reproduction.tasks.measure import centroid_error
 from reproduction.tasks.situation import Situation, situation
 from reproduction.tasks.union import Union
 

@@ -13,9 +13,9 @@ import numpy as np
 from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.estimators.selection import select_alpha
-from fedmixtures.metrics import normalized_mutual_information
 from reproduction.tasks.csv_tables import Split, split
 from reproduction.tasks.fit import with_options
+from reproduction.tasks.measure import normalized_mutual_information
 from reproduction.tasks.stresses import stressed
 
 Numbers = dict[str, Any]

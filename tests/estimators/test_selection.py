@@ -9,7 +9,7 @@ from fedmixtures.data.scenarios import homogeneous, shifted_blocks
 from fedmixtures.estimators import selection
 from fedmixtures.estimators.selection import folds, select_alpha, select_components
 from fedmixtures.graph.network import complete
-from fedmixtures.metrics import mean_over_nodes
+from fedmixtures.metrics import node_means
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_with_levels_one_number_for_all_is_chosen_by_rows_that_fits_had_not_seen
     # In the units of the rows: near the log-density that the rows have.
     model = NetworkGaussianMixture(3, graph="full", method=method, random_state=0)
     scores = model.fit(X, nodes=nodes).score_samples(X, nodes)
-    assert curve[3] == pytest.approx(mean_over_nodes(scores, nodes), abs=0.2)
+    assert curve[3] == pytest.approx(np.mean(list(node_means(scores, nodes).values())), abs=0.2)
 
 
 def test_one_number_for_all_where_the_method_needs_it(unequal):
@@ -110,7 +110,9 @@ def test_scores_are_those_of_fits_made_by_hand():
         )
         model.fit(s.X[~out], nodes=s.nodes[~out])
         values[out] = model.score_samples(s.X[out], s.nodes[out])
-    assert choice.scores[0] == pytest.approx(mean_over_nodes(values, s.nodes), rel=1e-9)
+    assert choice.scores[0] == pytest.approx(
+        np.mean(list(node_means(values, s.nodes).values())), rel=1e-9
+    )
 
 
 def test_folds_are_even_within_nodes_and_leave_enough_rows():

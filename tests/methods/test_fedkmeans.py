@@ -11,8 +11,8 @@ from fedmixtures.graph.network import complete
 from fedmixtures.methods.base import Participants
 from fedmixtures.methods.compared.fedkmeans import lloyd
 from fedmixtures.methods.programs import NodeRows
-from fedmixtures.metrics import centroid_error
 from fedmixtures.mixture.arithmetic import double
+from reproduction.tasks.measure import centroid_error
 
 
 def fit(case, method, **options):

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.cli.console import understood
 from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
 from fedmixtures.cli.main import say
-from fedmixtures.cli.prepare import Task, prepare, standardizes
+from fedmixtures.cli.prepare import Task, prepare, standardizes, understood
 from fedmixtures.engine.run.watch import Teller
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.explain import what_left

@@ -266,8 +266,13 @@ def fit(
 def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
     from fedmixtures import _checks
-    from fedmixtures.cli.console import understood
-    from fedmixtures.cli.prepare import choose_automatic, hint_scale, prepare, standardizes
+    from fedmixtures.cli.prepare import (
+        choose_automatic,
+        hint_scale,
+        prepare,
+        standardizes,
+        understood,
+    )
     from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.estimators.sklearn_api import notes_on_columns
     from fedmixtures.io.runs import RunFolder
@@ -291,8 +296,7 @@ def _begin(settings: Any, out: Path) -> None:
 
 def _go_on(folder: Any, settings: Any) -> None:
     """The same task again, from the last checkpoint if there is one."""
-    from fedmixtures.cli.console import understood
-    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.cli.prepare import prepare, understood
     from fedmixtures.io.runs import CHECKPOINT, MODEL
 
     if folder.file(MODEL).is_file() and not folder.file(CHECKPOINT).is_file():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.cli.console import console
 from fedmixtures.cli.fit import FitSettings
+from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress, Teller
@@ -71,7 +70,10 @@ class Watch:
 
     def __call__(self, progress: Progress) -> None:
         """Keep the records of some rounds and look at the mixtures after them."""
-        self.records += [self._in_users_units(record) for record in progress.records]
+        volume = float(self.task.log_volume.sum())  # likelihoods of rows as the table has them
+        for record in progress.records:
+            likelihoods = {name: record[name] + volume for name in ("objective", "fit")}
+            self.records.append(record | likelihoods)
         if progress.final:
             return
         reached = progress.round
@@ -83,11 +85,6 @@ class Watch:
             self.folder.write_snapshots(self.snapshots)
             if reached:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
-
-    def _in_users_units(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A record whose likelihoods are of rows as the table has them."""
-        volume = float(self.task.log_volume.sum())
-        return {**record, **{name: record[name] + volume for name in ("objective", "fit")}}
 
     @cached_property
     def _evaluator(self) -> Evaluator | None:
@@ -200,7 +197,7 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     def densities(words: str, method: Method) -> np.ndarray:
         """Of the held-out rows under another method's mixtures."""
         with (
-            console.status(f"for comparison: {words}"),
+            console().status(f"for comparison: {words}"),
             warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("always", FitWarning)

@@ -85,6 +85,12 @@ class NodeData:
         """Position of the node of each row."""
         return np.repeat(np.arange(self.n_nodes), self.counts)
 
+    def means(self) -> np.ndarray:
+        """(nodes, features) mean of the cells that are there; zero where none is."""
+        cells = np.add.reduceat(~np.isnan(self.rows), self.offsets[:-1], dtype=np.int64)
+        sums = np.add.reduceat(np.nan_to_num(self.rows), self.offsets[:-1])
+        return sums / np.maximum(cells, 1)
+
     @cached_property
     def label_hashes(self) -> np.ndarray:
         """`label_hash` of every node: worked out once, for a million nodes it takes a second."""

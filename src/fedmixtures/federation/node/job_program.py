@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.base import AbstractDiscrepancy
+from fedmixtures.discrepancy import AbstractDiscrepancy
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP
 from fedmixtures.federation.node.private import PrivateGTVMin, public_start

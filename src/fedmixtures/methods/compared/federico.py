@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._types import Array
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.baselines import FromLocalFits
 from fedmixtures.methods.compared.pooling import (
@@ -28,7 +27,6 @@ from fedmixtures.methods.compared.pooling import (
     summed,
 )
 from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
-from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
 REFIT_STEPS = 20  # EM steps on the rows that do not judge, from the fit of all rows
@@ -69,8 +67,8 @@ class FedeRiCo(FromLocalFits):
         n, judging = len(rows), self._judging(counts)
         fitted = np.where(judging, 0.0, counts) if self.held_out_share else counts
         theta = self.local_fits(block)
-        if self.held_out_share:
-            theta = self._refitted(theta, rows, fitted)
+        for _ in range(REFIT_STEPS if self.held_out_share else 0):
+            theta = self.m_step_on_host(theta, e_step(theta, rows, fitted))
         # a node looks at its own model and at one over every edge: the first n views, and the rest.
         node = np.concatenate([np.arange(n), block.receiver])
         share = 1 / np.bincount(node)[node]
@@ -97,12 +95,6 @@ class FedeRiCo(FromLocalFits):
             return counts > 0
         every = max(2, round(1 / self.held_out_share))
         return (counts > 0) & (np.cumsum(counts > 0, axis=1) % every == 0)
-
-    def _refitted(self, theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Mixture:
-        """EM on the rows that do not judge, from the fit of all rows."""
-        for _ in range(REFIT_STEPS):
-            theta = self.m_step_on_host(theta, e_step(theta, rows, counts))
-        return theta
 
 
 def weighed(

@@ -155,11 +155,7 @@ def aligned_start(theta: Mixture, participants: Participants, n_orders: int = 50
         orders = tried[first_least(np.array([total for total, _ in tried]))][1]
     placed = np.empty_like(orders)
     placed[by_label] = orders
-    parts = [
-        np.take_along_axis(part, placed.reshape(n, k, *(1,) * (part.ndim - 2)), 1)
-        for part in theta.parts
-    ]
-    return Mixture(*parts)
+    return theta.relabel(placed)
 
 
 def _placed(means: np.ndarray, sequence: np.ndarray) -> tuple[float, np.ndarray]:

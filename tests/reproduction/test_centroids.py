@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmixtures.metrics import centroid_error, node_centroid_errors
+from reproduction.tasks.measure import centroid_error, node_centroid_errors
 
 SEEDS = st.integers(0, 2**32 - 1)
 
