@@ -82,12 +82,6 @@ def warn_of_retired(method: Method, *names: str) -> None:
             )
 
 
-def check_share(name: str, value: float, most: float = 1.0) -> None:
-    """A number from zero to `most`."""
-    if not 0.0 <= value <= most:
-        raise ValueError(f"`{name}` is {value!r}. Give a number from 0 to {most:g}.")
-
-
 def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) -> Weights:
     """Shares of the mass, none of them zero."""
     mass = mass if prior is None else mass + prior.extra_mass
