@@ -141,12 +141,6 @@ def clustered_mixture(
     return Mixture(mass / mass.sum(), means, covariances + ridge * np.eye(rows.shape[1]))
 
 
-def distinct_rows(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted distinct rows and the total weight of each."""
-    distinct, index = np.unique(rows, axis=0, return_inverse=True)
-    return distinct, np.bincount(index.reshape(-1), weights=weights, minlength=len(distinct))
-
-
 def node_seed(seed: int, label) -> int:
     """A 32-bit seed for one node, from the run's seed and the node's label alone."""
     hashed = label_hash(label)
@@ -221,15 +215,15 @@ def _absent(nodes: int, kept: int, k: int, d: int) -> tuple[np.ndarray, np.ndarr
 
 def distinct_rows_of_all(data: NodeData) -> NodeData:
     """The same nodes, rows sorted and equal rows joined into one of their whole weight."""
-    order = np.lexsort((*data.rows.T[::-1], data.node_index))
-    rows, node = data.rows[order], data.node_index[order]
+    data = data.in_order()
+    rows, node = data.rows, data.node_index
     new = np.ones(len(rows), dtype=bool)
     new[1:] = (node[1:] != node[:-1]) | (rows[1:] != rows[:-1]).any(1)
     first = np.flatnonzero(new)
-    weights = np.add.reduceat(data.row_weights[order], first)
+    weights = np.add.reduceat(data.row_weights, first)
     counts = np.bincount(node[first], minlength=data.n_nodes)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return NodeData(data.labels, rows[first], weights, offsets, data.source_index[order][first])
+    return NodeData(data.labels, rows[first], weights, offsets, data.source_index[first])
 
 
 def _cluster(x, weights, seeds, k: int, n_init: int, keep_all: bool):
