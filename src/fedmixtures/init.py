@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData, filled, label_hash
 from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.arrays import Stretches
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
 from fedmixtures.mixture.arithmetic import double
@@ -141,12 +142,6 @@ def clustered_mixture(
     return Mixture(mass / mass.sum(), means, covariances + ridge * np.eye(rows.shape[1]))
 
 
-def distinct_rows(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted distinct rows and the total weight of each."""
-    distinct, index = np.unique(rows, axis=0, return_inverse=True)
-    return distinct, np.bincount(index.reshape(-1), weights=weights, minlength=len(distinct))
-
-
 def node_seed(seed: int, label) -> int:
     """A 32-bit seed for one node, from the run's seed and the node's label alone."""
     hashed = label_hash(label)
@@ -221,15 +216,21 @@ def _absent(nodes: int, kept: int, k: int, d: int) -> tuple[np.ndarray, np.ndarr
 
 def distinct_rows_of_all(data: NodeData) -> NodeData:
     """The same nodes, rows sorted and equal rows joined into one of their whole weight."""
-    order = np.lexsort((*data.rows.T[::-1], data.node_index))
-    rows, node = data.rows[order], data.node_index[order]
-    new = np.ones(len(rows), dtype=bool)
-    new[1:] = (node[1:] != node[:-1]) | (rows[1:] != rows[:-1]).any(1)
-    first = np.flatnonzero(new)
-    weights = np.add.reduceat(data.row_weights[order], first)
-    counts = np.bincount(node[first], minlength=data.n_nodes)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    return NodeData(data.labels, rows[first], weights, offsets, data.source_index[order][first])
+    xp = jnp if isinstance(data.rows, jax.Array) else np
+    rows_of = Stretches(data.offsets[:-1], len(data.rows))
+    node = rows_of.number(len(data.rows))  # sorted, and so the same in the order below
+    order = xp.lexsort((*data.rows.T[::-1], node))
+    rows: Any = data.rows[order]
+    weights: Any = xp.asarray(data.row_weights)[order]
+    same = (rows[1:] == rows[:-1]).all(1) & (node[1:] == node[:-1])
+    if xp is jnp and not same.any():  # where each row came from nobody asks on a device
+        return NodeData(data.labels, rows, weights, data.offsets, data.source_index)
+    source, node, same = (np.asarray(part) for part in (order, node, same))
+    source = data.source_index[source]
+    first = np.flatnonzero(np.concatenate([[True], ~same]))
+    weights = Stretches(first, len(rows)).sums(weights)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(node[first], minlength=data.n_nodes))])
+    return NodeData(data.labels, rows[first], weights, offsets, source[first])
 
 
 def _cluster(x, weights, seeds, k: int, n_init: int, keep_all: bool):

@@ -60,7 +60,7 @@ def predict(
     check_new(out)
     column = nodes or settings.nodes
     delimiter = delimiter or settings.delimiter
-    table = read_table(data, column, features, delimiter, constant_ok=True, gaps_ok=True)
+    table = read_table(data, column, features, delimiter, constant_ok=True)
     rows = NodeData.from_rows(table.rows, table.nodes)
     if new := unknown(model.solution_, rows.labels):
         say(

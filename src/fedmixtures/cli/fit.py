@@ -108,8 +108,7 @@ class FitSettings(TableOptions):
         """The rows, cells of which may be missing."""
         from fedmixtures.io.tables import read_table
 
-        columns = self.nodes, self.features, self.delimiter
-        return read_table(self.data, *columns, gaps_ok=True)
+        return read_table(self.data, self.nodes, self.features, self.delimiter)
 
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, by_pattern
 from fedmixtures.engine.layout.blocks import build_layout, without_edges
-from fedmixtures.engine.run.runner import over_blocks, scatter
+from fedmixtures.engine.run.runner import gather, over_blocks, scatter
 from fedmixtures.kernels.compiling import compilation_cache, jit_in_order
 from fedmixtures.kernels.dispatch import log_joints
 from fedmixtures.mixture.arithmetic import double
@@ -50,15 +51,26 @@ class Evaluator:
 
     def node_losses(self, theta: Mixture) -> np.ndarray:
         """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
-        data = self.data
-        density = np.logaddexp.reduce(self.log_joint(theta), axis=1)[data.source_index]
-        weighted = data.row_weights * density
-        return -np.add.reduceat(weighted, data.offsets[:-1]) / data.total_weights()
+        layout = self._layout
+        with double(), compilation_cache():
+            thetas = scatter(theta, layout, "float64")
+            held = [(group.data.rows, group.data.row_weights) for group in layout.groups]
+            losses = [_losses(*two) for two in zip(thetas, held, strict=True)]
+            return gather(tuple(losses), layout)
 
 
 def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
     """As `Evaluator.log_joint`, for rows that are looked at once."""
     return Evaluator(data).log_joint(theta)
+
+
+@jit_in_order
+def _losses(theta: Mixture, held: tuple[Array | GappyRows, Array]) -> jax.Array:
+    def loss(theta, rows, weights):
+        density = jax.nn.logsumexp(log_joints(theta, rows), axis=-1)
+        return -jnp.where(weights > 0, weights * density, 0.0).sum(-1)
+
+    return over_blocks(loss, theta, *held)
 
 
 @jit_in_order

@@ -105,10 +105,7 @@ def mixture_at(solution: Solution, label: Label, level: str | None = None) -> Mi
         return solution.theta.at(place).trimmed()
     if level != DENSITY:
         return levels.theta.at(levels.names.index(level)).at(place).trimmed()
-    each = [levels.theta.at(number).at(place) for number in range(len(levels.names))]
-    weights = [w * one.weights for w, one in zip(levels.weights[place], each, strict=True)]
-    parts = [np.concatenate([one.parts[i] for one in each]) for i in (1, 2)]
-    return Mixture(np.concatenate(weights), *parts).trimmed()
+    return levels.theta.at(np.s_[:, place]).summed(levels.weights[place]).trimmed()
 
 
 def _places(solution: Solution, data: NodeData) -> np.ndarray:

@@ -139,10 +139,7 @@ def _mixtures(solution: Solution) -> tuple[Mixture, np.ndarray]:
 def newcomer_density(solution: Solution) -> Mixture:
     """The density of a newcomer as one mixture."""
     theta, share = _mixtures(solution)
-    flat = lambda part: part.reshape(-1, *part.shape[2:])
-    return Mixture(
-        flat(share[:, None] * theta.weights), flat(theta.means), flat(theta.covariances)
-    ).trimmed()
+    return theta.summed(share).trimmed()
 
 
 def newcomer_joints(solution: Solution, data: NodeData) -> np.ndarray:

@@ -45,7 +45,6 @@ def read_table(
     features: Sequence[str] | None = None,
     delimiter: str | None = None,
     constant_ok: bool = False,
-    gaps_ok: bool = False,
 ) -> Table:
     """Read all rows.
 
@@ -62,8 +61,6 @@ def read_table(
         Between the cells of a CSV; a comma, or a tab for ``.tsv``.
     constant_ok
         Whether a column may be the same in all rows: fine for prediction, not for a fit.
-    gaps_ok
-        Whether cells may be empty (NaN).
     """
     files = find_files(sources)
     parts, held, columns = zip(
@@ -95,20 +92,19 @@ def read_table(
         np.repeat(np.arange(len(files)), lengths),
         np.concatenate([np.arange(n) for n in lengths]),
     )
-    check_table(table, constant_ok, gaps_ok)
+    check_table(table, constant_ok)
     return table
 
 
-def check_table(table: Table, constant_ok: bool = False, gaps_ok: bool = False) -> None:
-    """No rows missing, no infinity, no NaN unless gaps are fine, no column without information."""
+def check_table(table: Table, constant_ok: bool = False) -> None:
+    """Some rows, no infinity, no column without information; cells may be missing (NaN)."""
     if not table.n_rows:
         raise ValueError(f"{Path(table.files[0]).name} has no rows. Give a table with rows.")
-    bad = np.isinf(table.rows) if gaps_ok else ~np.isfinite(table.rows)
+    bad = np.isinf(table.rows)
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        value = "NaN" if np.isnan(table.rows[row, column]) else "infinity"
         raise ValueError(
-            f"column {table.features[column]!r} holds {value} at {table.where(int(row))}; there "
+            f"column {table.features[column]!r} holds infinity at {table.where(int(row))}; there "
             f"are {int(bad.sum())} such values in all. Drop or fill these rows first."
         )
     low, high = np.fmin.reduce(table.rows), np.fmax.reduce(table.rows)

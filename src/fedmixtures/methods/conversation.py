@@ -85,6 +85,8 @@ class Sum:
     no total is finer than a part of it. Zero: no row is in it, but messages that were broadcast
     before. Of a `Statistics`: the covariances (nodes, ..., d, d) that it was taken under; its
     log-likelihood stays at home."""
+    who: np.ndarray | None = None
+    """Nodes of the block that the lines above are of: the others ask for nothing. None: all."""
 
 
 Request = Broadcast | PerNeighbour | Connect | Sum

@@ -74,6 +74,12 @@ class Mixture(eqx.Module):
         axis = order.ndim - 1
         return Mixture(*(np.take_along_axis(part, each(part), axis) for part in self.parts))
 
+    def summed(self, shares: np.ndarray) -> Mixture:
+        """The mixtures of a stack added with these shares: one of all their components."""
+        flat = lambda part: part.reshape(-1, *part.shape[2:])
+        weights = shares[:, None] * self.weights
+        return Mixture(flat(weights), flat(self.means), flat(self.covariances))
+
     def trimmed(self) -> Mixture:
         """A single mixture without its absent components."""
         present = np.flatnonzero(np.asarray(self.weights) > 0)

@@ -8,6 +8,9 @@ definitions; `kernels.dispatch` has the same functions for few features several 
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -127,7 +130,7 @@ THINNEST = 1e-3
 
 
 def possible(s: Statistics, few: float = np.inf) -> Statistics:
-    """Sums as rows could have them (NumPy), of components of a mass below `few`.
+    """Sums as rows could have them, of components of a mass below `few`.
 
     Totals that were rounded, and what is left of them without a part, can have a covariance that no
     rows have: its eigenvalues are raised to a share of their mean.
@@ -135,16 +138,29 @@ def possible(s: Statistics, few: float = np.inf) -> Statistics:
     thin = (s.mass > 0) & (s.mass < few)
     if not thin.any():
         return s
-    mass = s.mass[thin][:, None, None]
-    shift = s.first[thin] / mass[..., 0]
-    square = shift[:, :, None] * shift[:, None]
-    values, vectors = np.linalg.eigh(np.nan_to_num(s.second[thin] / mass - square))
-    least = THINNEST * np.maximum(np.abs(values).mean(-1, keepdims=True), 1e-6)
-    raised = (vectors * np.maximum(values, least)[:, None]) @ np.swapaxes(vectors, 1, 2)
-    wrong = (values < least).any(-1)[:, None, None]
-    second = s.second.copy()
-    second[thin] = np.where(wrong, mass * (raised + square), second[thin])
+    if isinstance(s.mass, jax.Array):  # all of them: every other number would be a new program
+        second = jnp.where(
+            thin[..., None, None], _raised_by_jax(s.mass, s.first, s.second), s.second
+        )
+    else:
+        second = np.array(s.second)
+        second[thin] = _raised(s.mass[thin], s.first[thin], s.second[thin])
     return eqx.tree_at(lambda sums: sums.second, s, second)
+
+
+def _raised(mass: Any, first: Any, second: Any, xp: Any = np) -> Any:
+    """Second moments (..., d, d) of covariances without eigenvalues that are too small."""
+    mass = mass[..., None, None]
+    shift = first / mass[..., 0]
+    square = shift[..., :, None] * shift[..., None, :]
+    values, vectors = xp.linalg.eigh(xp.nan_to_num(second / mass - square))
+    least = THINNEST * xp.maximum(abs(values).mean(-1, keepdims=True), 1e-6)
+    raised = (vectors * xp.maximum(values, least)[..., None, :]) @ xp.swapaxes(vectors, -1, -2)
+    wrong = (values < least).any(-1)[..., None, None]
+    return xp.where(wrong, mass * (raised + square), second)
+
+
+_raised_by_jax = jax.jit(partial(_raised, xp=jnp))
 
 
 EMPTY = 1e-8  # a component with less mass than this keeps its mean and covariance

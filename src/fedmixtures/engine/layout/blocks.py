@@ -182,17 +182,14 @@ def _block(
     """The block of the nodes `own`, which hold all rows of `data`: all nodes, or a single one."""
     edges = Slots.of(network, data.label_hashes, seed)
     everybody = len(own) == data.n_nodes
-    edge = np.flatnonzero(np.isin(edges.receiver, own))
-    n = len(edge)
-    rows = NodeData(
-        tuple(data.labels[i] for i in own),
-        data.rows,
-        data.row_weights,
-        data.offsets[[*own, own[-1] + 1]],
-        data.source_index,
-    )
+    edge = slice(None) if everybody else np.flatnonzero(np.isin(edges.receiver, own))
+    n = len(edges.receiver[edge])
+    held = data
+    if not everybody:
+        labels, offsets = tuple(data.labels[i] for i in own), data.offsets[[*own, own[-1] + 1]]
+        held = NodeData(labels, data.rows, data.row_weights, offsets, data.source_index)
     return Block(
-        rows,
+        held,
         np.asarray(n_components),
         seed,
         dtype,

@@ -20,13 +20,15 @@ from typing import Any
 import jax
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, dijkstra
+from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.arrays import Stretches, fused, xp
 from fedmixtures.methods.base import Account, OneShot, Outcome
 from fedmixtures.methods.conversation import (
     Block,
@@ -73,6 +75,8 @@ class InProcess:
     def __post_init__(self):
         self.sent, self.received = np.zeros((2, self.block.data.n_nodes), dtype=np.int64)
         self.kinds = defaultdict(lambda: {"requests": 0, "bytes": 0})
+        self._last: tuple[Any, Any] = None, None
+        self._reverse = xp.asarray(self.block.reverse)
 
     def __call__(self, request: Any) -> Any:
         """Carry one request."""
@@ -83,8 +87,8 @@ class InProcess:
                 return self._per_neighbour(message)
             case Connect(live):
                 return self._connect(np.asarray(live, dtype=bool))
-            case Sum(share, group):
-                return self._sum(share, group)
+            case Sum(share=share, group=group, who=who):
+                return self._sum(share, group, who)
         raise TypeError(
             f"a conversation yielded {request!r}. Yield Broadcast, PerNeighbour, Connect or Sum."
         )
@@ -95,20 +99,21 @@ class InProcess:
 
     def _per_neighbour(self, message: Any) -> Any:
         self._count("per neighbour", _bytes(message) * self._degree)
-        return jax.tree.map(lambda part: np.asarray(part)[self.block.reverse], message)
+        return jax.tree.map(lambda part: xp.asarray(part)[self._reverse], message)
 
     def _connect(self, live: np.ndarray) -> Groups:
         block, n = self.block, self.block.data.n_nodes
         both = live & live[block.reverse]
-        ends = block.receiver[both], block.sender[both]
-        graph = csr_array((np.ones(len(ends[0])), ends), (n, n))
+        degree = np.bincount(block.receiver[both], minlength=n)
+        begin = np.concatenate([[0], np.cumsum(degree)])  # edges are sorted by receiver
+        neighbour = block.sender[both]
+        graph = csr_array((np.ones(len(neighbour), np.int8), neighbour, begin), (n, n))
         _, component = connected_components(graph, directed=False)
-        hashes, degree = block.data.label_hashes, np.bincount(ends[0], minlength=n)
+        hashes = block.data.label_hashes
         order = np.lexsort((hashes, component))
         first = np.flatnonzero(np.diff(component[order], prepend=-1))
         roots, sizes = order[first], np.bincount(component)
-        away = dijkstra(graph, directed=False, indices=roots, unweighted=True, min_only=True)
-        depth = int(away.max(initial=0))
+        depth = _depth(graph, roots)
         flood = depth * BYTES * degree
         back = BYTES * (sizes[component] > 1)
         self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
@@ -121,28 +126,34 @@ class InProcess:
     def _degree(self) -> np.ndarray:
         return np.bincount(self.block.receiver, minlength=self.block.data.n_nodes)
 
-    def _sum(self, share: Any, group: np.ndarray | None) -> Any:
+    def _sum(self, share: Any, group: np.ndarray | None, who: np.ndarray | None) -> Any:
         """Totals of groups, members added up in the order of the hashes of their labels.
 
         A share that is not a number is left out, as it is where shares are fixed-point numbers.
         """
-        n = self.block.data.n_nodes
-        share = _finite(share, n)
-        group = np.zeros(n, dtype=np.int64) if group is None else np.asarray(group)
-        order = np.lexsort((self.block.data.label_hashes, group))
-        new = np.diff(group[order], prepend=group[order[:1]] - 1) != 0
-        first, number = np.flatnonzero(new), np.empty(n, dtype=np.int64)
-        number[order] = np.cumsum(new) - 1
-
-        def total(part: Any) -> np.ndarray:
-            part = np.asarray(part)
-            exact = np.float64 if part.dtype.kind == "f" else np.int64
-            sums = np.add.reduceat(part[order], first, axis=0, dtype=exact)
-            return sums.astype(part.dtype if part.dtype.kind != "b" else exact)[number]
-
-        size = _bytes(share) * (np.bincount(number)[number] > 1)
+        order, number, members, several = self._members(group, who)
+        size = _bytes(share) * several
         self._count("sum", size, size)
-        return jax.tree.map(total, share)
+        return _totals(share, order, number, members)
+
+    def _members(
+        self, group: np.ndarray | None, who: np.ndarray | None
+    ) -> tuple[Any, Any, Stretches, np.ndarray]:
+        """Nodes group by group, each one's number of group, where groups stand, who has others."""
+        if self._last[0] is group and self._last[1] is not None:  # as in most steps
+            return self._last[1]
+        n, hashes = self.block.data.n_nodes, self.block.data.label_hashes
+        who = np.arange(n) if who is None else who
+        label = np.zeros(len(who), dtype=np.int64) if group is None else np.asarray(group)
+        order = np.lexsort((hashes[who], label))
+        new = np.diff(label[order], prepend=label[order[:1]] - 1) != 0
+        number = np.empty(len(who), dtype=np.int64)
+        number[order] = np.cumsum(new) - 1
+        several = np.zeros(n, dtype=bool)
+        several[who] = np.bincount(number)[number] > 1
+        members = Stretches(np.flatnonzero(new), len(who))
+        self._last = group, (xp.asarray(order), xp.asarray(number), members, several)
+        return self._last[1]
 
     def _count(
         self, kind: str, sent: np.ndarray, received: np.ndarray | int = 0, rounds: int = 1
@@ -168,44 +179,55 @@ class InProcess:
 
 
 def account_of_block(outcome: Outcome, block: Block, network: Network) -> Account | None:
-    """What the outcome tells, by node and by edge; None if nothing."""
+    """What the outcome tells, by node and by edge (source's view, then target's); None: nothing."""
     if not (outcome.nodes or outcome.edges):
         return None
     values = {name: np.asarray(of) for name, of in outcome.edges.items()}
     nodes = {name: np.asarray(of) for name, of in outcome.nodes.items()}
-    return Account(nodes, by_edge(values, block.receiver, block.sender, network))
+    # Networks store the smaller position as the source, and edges in order.
+    at_source = np.flatnonzero(block.receiver < block.sender)
+    key = block.receiver[at_source] * network.n_nodes + block.sender[at_source]
+    at_source = at_source[np.argsort(key)]
+    both = np.stack([at_source, block.reverse[at_source]], axis=1)
+    return Account(nodes, {name: of[both] for name, of in values.items()})
 
 
-def by_edge(
-    values: dict[str, np.ndarray], receiver: np.ndarray, sender: np.ndarray, network: Network
-) -> dict[str, np.ndarray]:
-    """Values of directed edges as (edges, 2, ...): the view of the source, then of the target."""
-    keys = network.source.astype(np.int64) * network.n_nodes + network.target
-    low, high = np.minimum(receiver, sender), np.maximum(receiver, sender)
-    edge = np.searchsorted(keys, low.astype(np.int64) * network.n_nodes + high)
-    end = np.where(receiver < sender, 0, 1)  # networks store the smaller position as the source
-    edges = {}
-    for name, array in values.items():
-        edges[name] = np.zeros((network.n_edges, 2, *array.shape[1:]), array.dtype)
-        edges[name][edge, end] = array
-    return edges
+@fused
+def _totals(share: Any, order: Any, number: Any, members: Stretches) -> Any:
+    """For every node the sum over its group; nodes that gave something not finite are left out."""
+    share = jax.tree.map(xp.asarray, share)
+    n, parts = len(number), jax.tree.leaves(share)
+    sound = xp.stack([xp.isfinite(part).reshape(n, -1).all(1) for part in parts]).all(0)
 
+    def total(part: Any) -> Any:
+        part = xp.where(sound.reshape(n, *(1,) * (part.ndim - 1)), part, xp.zeros_like(part))
+        exact = np.float64 if part.dtype.kind == "f" else np.int64
+        sums = members.sums(part[order], exact)
+        return sums.astype(part.dtype if part.dtype.kind != "b" else exact)[number]
 
-def _finite(share: Any, n: int) -> Any:
-    """The shares (nodes, ...), zero at nodes that gave something that is not finite."""
-    share = jax.tree.map(np.asarray, share)
-    sound = [np.isfinite(part).reshape(n, -1).all(1) for part in jax.tree.leaves(share)]
-    sound = np.all(sound, axis=0)
-    if sound.all():
-        return share
-    line = lambda part: sound.reshape(n, *(1,) * (part.ndim - 1))
-    return jax.tree.map(lambda part: np.where(line(part), part, np.zeros_like(part)), share)
+    return jax.tree.map(total, share)
 
 
 def _bytes(message: Any) -> int:
     """Bytes of the message of one node, or over one edge."""
-    parts = [np.asarray(part) for part in jax.tree.leaves(message)]
+    parts = jax.tree.leaves(message)
     return sum(int(np.prod(part.shape[1:])) * part.dtype.itemsize for part in parts)
+
+
+def _depth(graph: csr_array, roots: np.ndarray) -> int:
+    """Edges from the nearest root to the node that is farthest from any, every part having one."""
+    n, n_edges = graph.shape[0], graph.nnz + len(roots)
+    ends = np.concatenate([graph.indices, roots])  # from one more node to all roots
+    begin = np.append(graph.indptr, n_edges)
+    graph = csr_array((np.ones(n_edges, np.int8), ends, begin), (n + 1, n + 1))
+    order, parent = breadth_first_order(graph, n, directed=True)
+    place = np.empty(n + 1, dtype=np.int64)
+    place[order] = np.arange(n + 1)
+    before = place[parent[order[1:]]]  # ascending: what was seen first is followed first
+    depth, seen = -1, 1  # that node is no node
+    while seen < n + 1:
+        depth, seen = depth + 1, 1 + int(np.searchsorted(before, seen))
+    return depth
 
 
 def fit_once(
@@ -243,7 +265,8 @@ def fit_by_conversation(
             announce(f"exchange {engine.rounds}")
         return answer
 
-    with precision(dtype):
+    # On a device, labels and totals have 64 bits whatever mixtures are computed in.
+    with precision("float64" if dispatch.keeps_on_device() else dtype):
         block = conversation_block(data, network, n_components, seed, dtype, theta)
         engine = InProcess(block)
         outcome = converse(method, block, reply)
@@ -258,9 +281,7 @@ def _solution(
     if outcome.message:
         warnings.warn(outcome.message, FitWarning, stacklevel=4)
     open_end = np.full(1, np.nan)
-    # Rows without weight were left out: positions in the table they came from may lie beyond.
-    in_place = replace(data, source_index=np.arange(len(data.rows)))
-    losses = Evaluator(in_place).node_losses(outcome.theta)
+    losses = Evaluator(data).node_losses(outcome.theta)
     total, nothing = np.array([losses.sum()]), np.zeros(1)
     nodes = losses[None], np.zeros_like(losses)[None]
     return Solution(

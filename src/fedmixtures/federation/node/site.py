@@ -98,9 +98,7 @@ class SiteConfig:
         """Rows of this site, in the order of `columns`, and whose they are; empty cells are NaN."""
         from fedmixtures.io.tables import read_table
 
-        table = read_table(
-            [str(self.data)], self.person, self.columns, constant_ok=True, gaps_ok=True
-        )
+        table = read_table([str(self.data)], self.person, self.columns, constant_ok=True)
         if self.person is None:
             return Support(table.rows)
         return Support(table.rows, np.unique(table.nodes, return_inverse=True)[1].reshape(-1))

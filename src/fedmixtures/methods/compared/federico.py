@@ -19,7 +19,6 @@ from fedmixtures import _checks
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.baselines import FromLocalFits
 from fedmixtures.methods.compared.pooling import (
-    check_share,
     density_rows,
     e_step,
     over_edges,
@@ -58,7 +57,7 @@ class FedeRiCo(FromLocalFits):
 
     def __check_init__(self):
         _checks.one_of("choice", self.choice, ("row", "node"))
-        check_share("held_out_share", self.held_out_share, 0.5)
+        _checks.share("held_out_share", self.held_out_share, 0.5)
         _checks.whole("n_rounds", self.n_rounds, minimum=1)
 
     def run(self, block: Block):
@@ -125,8 +124,5 @@ def joined(models: Mixture, share: np.ndarray, node: np.ndarray) -> Mixture:
     share, found = np.where(share > SMALLEST_SHARE, share, 0.0), []
     for i in range(node.max() + 1):
         used = np.flatnonzero((node == i) & (share > 0))
-        own = share[used] / share[used].sum()
-        weights, means, covariances = (part[used] for part in models.parts)
-        flat = lambda part: part.reshape(-1, *part.shape[2:])
-        found.append(Mixture(flat(own[:, None] * weights), flat(means), flat(covariances)))
+        found.append(models.at(used).summed(share[used] / share[used].sum()))
     return Mixture.stack(found)

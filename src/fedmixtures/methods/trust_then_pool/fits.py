@@ -20,16 +20,19 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.arrays import fused, xp
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import (
     TileRows,
     calls_at_once,
     log_joints,
+    owner_sums,
     statistics,
     tile_log_density,
     tile_statistics,
 )
-from fedmixtures.methods.trust_then_pool.tiles import Entries, Tiles, Work
+from fedmixtures.methods.trust_then_pool.tiles import ALL, Batch, Entries, Tiles, Work
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import n_parameters
 from fedmixtures.mixture.density import GappyRows
@@ -57,20 +60,12 @@ class Base(eqx.Module):
     @classmethod
     def nothing(cls, theta: Mixture) -> Base:
         """No rows of others."""
-        return cls(np.zeros_like(theta.weights), theta.means, theta.covariances)
+        return cls(0.0 * theta.weights, theta.means, theta.covariances)
 
     @classmethod
-    def of(cls, theta: Mixture, s: Statistics, most: float | np.ndarray = np.inf) -> Base:
+    def of(cls, theta: Mixture, s: Statistics, most: float | Array = np.inf) -> Base:
         """Sums taken under `theta`, as rows that count at most `most` in each component."""
-        there = s.mass > LEAST
-        mass = np.where(there, s.mass, 1.0)
-        shift = s.first / mass[..., None]
-        spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
-        return cls(
-            np.where(there, np.minimum(mass, most), 0.0).astype(mass.dtype),
-            np.where(there[..., None], theta.means + shift, theta.means),
-            np.where(there[..., None, None], spread, theta.covariances),
-        )
+        return cls(*_as_rows(theta, s, most))
 
     def added(self, theta: Mixture, s: Statistics) -> Statistics:
         """Statistics with these rows added, about the means of `theta`."""
@@ -81,25 +76,39 @@ class Base(eqx.Module):
         return Statistics(s.log_likelihood, s.mass + self.mass, s.first + q * off, second)
 
 
+@fused
+def _as_rows(theta: Mixture, s: Statistics, most: Any) -> tuple[Any, Any, Any]:
+    """Mass, mean and covariance by component."""
+    there = s.mass > LEAST
+    mass = xp.where(there, s.mass, 1.0)
+    shift = s.first / mass[..., None]
+    spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
+    return (
+        xp.where(there, xp.minimum(mass, most), 0.0).astype(mass.dtype),
+        xp.where(there[..., None], theta.means + shift, theta.means),
+        xp.where(there[..., None, None], spread, theta.covariances),
+    )
+
+
 class Fit(eqx.Module):
     """What a batch of fits came to."""
 
     theta: Mixture
     own: Statistics
-    """Statistics of the tiles (without base) under `theta`."""
+    """Statistics of the tiles (without base) under `theta`, if they were asked for."""
     penalty: Any
     """What `score` takes off a likelihood."""
     covariance_type: str = eqx.field(static=True, default="full")
 
-    def score(self, log_likelihood: Array, rows: Array) -> np.ndarray:
+    def score(self, log_likelihood: Array, rows: Array) -> Any:
         r"""$\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$, p parameters.
 
         What fits of one set of rows are compared by; least if not finite.
         """
         k, d = (self.theta.weights > 0).sum(-1), self.theta.n_features
         parameters = n_parameters(self.covariance_type, k, d)
-        score = log_likelihood - self.penalty - 0.5 * parameters * np.log(np.maximum(rows, 1.0))
-        return np.where(np.isfinite(score), score, -np.inf)
+        score = log_likelihood - self.penalty - 0.5 * parameters * xp.log(xp.maximum(rows, 1.0))
+        return xp.where(xp.isfinite(score), score, -np.inf)
 
 
 def map_step(
@@ -136,109 +145,190 @@ def fitted(
     tiles: Tiles,
     entries: Entries,
     theta: Mixture,
-    nu: float | np.ndarray,
+    nu: float | Array,
     ridge: float,
     n_steps: int,
     *,
     base: Base | None = None,
-    pseudo: np.ndarray | float = 1.0,
+    pseudo: Array | float = 1.0,
     from_centres: bool = False,
     tolerance: float = 1e-6,
+    sums: bool = True,
     covariance_type: str = "full",
 ) -> Fit:
-    """All fits, a batch of tiles at a time (NumPy in, NumPy out); `n_steps=0` only takes sums.
+    """All fits, a batch of tiles at a time; `n_steps=0` only takes sums.
 
-    `from_centres`: only the means of `theta` are meant; a few Lloyd steps come first.
+    `from_centres`: only the means of `theta` are meant; a few Lloyd steps come first. Without
+    `sums` there are none of the result.
     """
     dtype = tiles.x.dtype
     base = Base.nothing(theta) if base is None else base
-    nu = np.broadcast_to(np.asarray(nu, dtype), (entries.n_fits,))
-    pseudo = np.broadcast_to(np.asarray(pseudo, dtype), theta.weights.shape)
+    nu, pseudo = _wide(nu, pseudo, theta.weights, str(dtype))
     n_hard = LLOYD_STEPS if from_centres else 0
-    whole = np.int32(n_steps + n_hard), np.int32(n_hard)
+    whole = np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums)
     real = np.asarray(ridge, dtype), np.asarray(tolerance, dtype)
-
-    def fit(here, work):
-        given = _lines((theta, base, pseudo, nu), here, tiles.at_once[1])
-        out = _fitted(tiles, work, *given, *whole, *real, covariance_type)
-        return _first(out, here.stop - here.start)
-
-    found = _of_batches(fit, tiles, entries)
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+    lines = theta, base, pseudo, nu
+    return _of_batches(_fitted, tiles, entries, lines, *whole, *real, covariance_type)
 
 
-def seeded(tiles: Tiles, entries: Entries, keys: np.ndarray, present: np.ndarray) -> Mixture:
+def seeded(tiles: Tiles, entries: Entries, keys: Array, present: Array) -> Mixture:
     """Centres by k-means++, as equal components where `present` (fits, k)."""
+    return _spheres(_of_batches(_centres, tiles, entries, (keys,), present.shape[1]), present)
 
-    def centres(here, work):
-        out = _centres(tiles, work, _lines(keys, here, tiles.at_once[1]), present.shape[1])
-        return _first(out, here.stop - here.start)
 
-    means = np.concatenate(_of_batches(centres, tiles, entries))
+@fused
+def _spheres(means: Array, present: Array) -> Mixture:
+    """Equal components about means."""
     weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
-    eye = np.eye(means.shape[-1], dtype=means.dtype)
-    return Mixture(weights, means, np.broadcast_to(eye, (*means.shape, len(eye))).copy())
+    eye = xp.eye(means.shape[-1], dtype=means.dtype)
+    return Mixture(weights, means, xp.broadcast_to(eye, (*means.shape, len(eye))).copy())
 
 
-def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> np.ndarray:
+@partial(fused, static_argnums=3)
+def _wide(nu: Any, pseudo: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
+    """Strength of the prior and pseudo-counts of every fit."""
+    wide = lambda number, shape: xp.broadcast_to(xp.asarray(number, dtype), shape)
+    return wide(nu, weights.shape[:1]), wide(pseudo, weights.shape)
+
+
+def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
     """Log-density of the rows of every entry under its fit's mixture, (entries, rows)."""
-
-    def of_rows(here, work):
-        out = _densities(tiles, work, _lines(theta, here, tiles.at_once[1]))
-        return np.asarray(out)[: int((work.scale > 0).sum())]
-
-    return np.concatenate(_of_batches(of_rows, tiles, entries))
+    return _of_batches(_densities, tiles, entries, (theta,), by_entry=True)
 
 
-def _of_batches(call: Callable[[slice, Work], Any], tiles: Tiles, entries: Entries) -> list[Any]:
-    """What `call` gives for every batch of fits; the first compiles, the others share the cores."""
-    batches = entries.chunks(tiles.at_once)
-    first = call(*next(batches))
-    rest, workers = list(batches), calls_at_once()
-    if workers == 1 or not rest:
-        return [first, *(call(*batch) for batch in rest)]
+def _of_batches(
+    program: jit, tiles: Tiles, entries: Entries, lines: tuple, *more: Any, by_entry: bool = False
+) -> Any:
+    """`program(tiles, work, *lines, *more)`, batch by batch: `lines` and results are by fit.
 
-    def in_thread(batch):
+    With `by_entry` results are by entry. Every batch has the same shape, filled up. On a CPU the
+    first compiles, the others share the cores; on a GPU all that is cut and joined stays there.
+    """
+    fits, batches = tiles.at_once[1], list(entries.batches(tiles.at_once))
+    on_device, workers = dispatch.keeps_on_device(), calls_at_once()
+    cut = _cut_on_device(tiles, entries, lines, fits) if on_device else _cut(entries, lines, fits)
+    size = lambda part: part.stop - part.start
+    n = [size(batch.entries if by_entry else batch.fits) for batch in batches]
+
+    def call(batch: Batch) -> Any:
+        work, given = cut(batch)
         with precision(str(tiles.x.dtype)):  # which a new thread does not know
-            return call(*batch)
+            out = program(tiles, work, *given, *more)
+        return out if on_device else jax.tree.map(np.asarray, out)
 
-    with ThreadPoolExecutor(workers) as pool:
-        return [first, *pool.map(in_thread, rest)]
+    found = [call(batches[0])]
+    if workers == 1:
+        found += map(call, batches[1:])
+    elif len(batches) > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            found += pool.map(call, batches[1:])
+    return _joined(found, n)
+
+
+def _joined(found: list[Any], n: list[int]) -> Any:
+    """The first lines of each, as many as said."""
+    if isinstance(jax.tree.leaves(found[0])[0], np.ndarray):
+        cut = [
+            jax.tree.map(lambda part, i=i: part[:i], tree) for tree, i in zip(found, n, strict=True)
+        ]
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *cut)
+    width = [len(jax.tree.leaves(part)[0]) for part in found]
+    begin = np.cumsum(width) - width
+    here = [b + np.arange(i) for b, i in zip(begin, n, strict=True)]
+    in_front = n[:-1] == width[:-1]
+    return _concatenated(found, None if in_front else np.concatenate(here), sum(n))
+
+
+@partial(jax.jit, static_argnums=2)
+def _concatenated(parts: list[Any], here: Array | None, n: int) -> Any:
+    """All lines, then those at `here`, or the first `n` of them."""
+    cut = lambda part: part[:n] if here is None else part[here]
+    return jax.tree.map(lambda *lines: cut(jnp.concatenate(lines)), *parts)
+
+
+def _cut(entries: Entries, lines: tuple, fits: int) -> Callable[[Batch], tuple[Work, Any]]:
+    """Cuts out the work of a batch, and its lines, filled up with copies of the first."""
+
+    def of(part, here):
+        part = part[here]
+        return np.concatenate([part, np.repeat(part[:1], fits - len(part), axis=0)])
+
+    def cut(batch):
+        given = jax.tree.map(lambda part: of(part, batch.fits), lines)
+        return entries.work(batch, fits), given
+
+    return cut
+
+
+def _cut_on_device(
+    tiles: Tiles, entries: Entries, lines: tuple, fits: int
+) -> Callable[[Batch], tuple[Work, Any]]:
+    """The same with arrays of the device."""
+    table = entries.tile, entries.owner, entries.leave, entries.scale
+    doublings = (entries.most - 1).bit_length()
+
+    def cut(batch):
+        here = batch.entries
+        place = np.int32(batch.fits.start), np.int64(here.start), np.int64(here.stop)
+        *work, given = _at_place(table, lines, *place, batch.room, fits, str(tiles.x.dtype))
+        return Work(*work, doublings=doublings), given
+
+    return cut
+
+
+@partial(jax.jit, static_argnums=(5, 6, 7))
+def _at_place(table, lines, first, begin, end, room: int, fits: int, dtype: str):
+    place = begin + jnp.arange(room)
+    there, at = place < end, jnp.minimum(place, end - 1)
+    tile, owner, leave, scale = (part[at] for part in table)
+    owner = jnp.where(there, owner - first, fits - 1)
+    entry = jnp.arange(room)
+    new = jnp.concatenate([jnp.ones(1, bool), owner[1:] != owner[:-1]])
+    number = entry - jax.lax.cummax(jnp.where(new, entry, 0))
+    scale = jnp.where(there, scale, 0.0).astype(dtype)
+    last = lambda part: jnp.minimum(first + jnp.arange(fits), len(part) - 1)
+    given = jax.tree.map(lambda part: part[last(part)], lines)
+    tile, leave = jnp.where(there, tile, 0), jnp.where(there, leave, ALL)
+    return tile, owner, leave, scale, number.astype(jnp.uint32), given
 
 
 def advanced(
-    theta: Mixture, s: Statistics, nu: float | np.ndarray, ridge: float, covariance_type: str
+    theta: Mixture, s: Statistics, nu: float | Array, ridge: float, covariance_type: str
 ) -> Mixture:
-    """One M-step of a batch from sums (NumPy in, NumPy out)."""
+    """One M-step of a batch from sums."""
     n, dtype = len(theta.weights), theta.means.dtype
-    nu = np.broadcast_to(np.asarray(nu, dtype), (n,))
+    nu, _ = _wide(nu, 0.0, theta.weights, str(dtype))
+    given, more = (theta, s, nu), (np.asarray(ridge, dtype), covariance_type)
+    if dispatch.keeps_on_device():
+        return _advanced(*given, *more)
     room = max(256, 1 << max(n - 1, 1).bit_length())
-    given = _lines((theta, s, nu), slice(0, n), room)
-    out = _advanced(*given, np.asarray(ridge, dtype), covariance_type)
-    return _first(out, n)
+    fill = lambda part: np.concatenate([part, np.repeat(part[:1], room - n, axis=0)])
+    out = _advanced(*jax.tree.map(fill, given), *more)
+    return jax.tree.map(lambda part: np.asarray(part)[:n], out)
 
 
+@fused
 def best_of(fits: list[Fit]) -> Fit:
     """The best of several fits of the same rows, one by one; of equals the first."""
     own = [fit.score(fit.own.log_likelihood, fit.own.mass.sum(-1)) for fit in fits]
-    best = first_greatest(np.stack(own), axis=0)
-    return jax.tree.map(lambda *parts: np.stack(parts)[best, np.arange(len(best))], *fits)
+    best = first_greatest(xp.stack(own), axis=0)
+    return jax.tree.map(lambda *parts: xp.stack(parts)[best, xp.arange(len(best))], *fits)
 
 
 @quick
 def _fitted(
-    tiles, work, theta, base, pseudo, nu, n_steps, n_hard, ridge, tolerance, covariance_type
+    tiles, work, theta, base, pseudo, nu, n_steps, n_hard, sums, ridge, tolerance, covariance_type
 ) -> Fit:
     b = len(theta.weights)
     x, count = tiles.x[work.tile], _counts(tiles, work)
-    add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
+    add = owner_sums(work.owner, b, work.doublings)
     total = jnp.maximum(add(count.sum(-1)), 1.0)
 
     rows = TileRows.of(x) if tiles.observed is None else None
 
     def e_step(theta):
         if rows is not None:
-            return tile_statistics(theta, rows, count, work.owner)
+            return tile_statistics(theta, rows, count, work.owner, add)
         at = jax.tree.map(lambda part: part[work.owner], theta)
         return jax.tree.map(add, statistics(at, GappyRows(x, tiles.observed[work.tile]), count))
 
@@ -262,7 +352,8 @@ def _fitted(
     go_on = lambda carry: (carry[-1] < n_steps) & ~carry[2].all()
     start = theta, jnp.full(b, -jnp.inf, x.dtype), jnp.zeros(b, bool), jnp.int32(0)
     theta = jax.lax.while_loop(go_on, step, start)[0]
-    own = e_step(theta)
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(e_step, theta))
+    own = jax.lax.cond(sums, e_step, lambda theta: nothing, theta)
     return Fit(theta, own, shape_penalty(theta, nu), covariance_type)
 
 
@@ -273,7 +364,7 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
     A row's draw depends on the fit's key and the row's place in the fit alone, not on the batch.
     """
     x, count, b = tiles.x[work.tile], _counts(tiles, work), len(keys)
-    add = lambda part: jax.ops.segment_sum(part, work.owner, b, indices_are_sorted=True)
+    add = owner_sums(work.owner, b, work.doublings)
     if tiles.observed is not None:  # a centre is a whole row, where there is one
         whole = tiles.observed[work.tile].all(-1)
         whole = jnp.where(jnp.repeat(whole, count.shape[1] // whole.shape[1], 1), count, 0.0)
@@ -325,18 +416,3 @@ def _mixed(bits: Array) -> Array:
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)
-
-
-def _lines(tree: Any, here: slice, room: int) -> Any:
-    """Lines `here` of every array, filled up to `room` with copies of the first."""
-
-    def cut(part):
-        part = part[here]
-        return np.concatenate([part, np.repeat(part[:1], room - len(part), axis=0)])
-
-    return jax.tree.map(cut, tree)
-
-
-def _first(tree: Any, n: int) -> Any:
-    """The first lines of every array, on the host."""
-    return jax.tree.map(lambda part: np.asarray(part)[:n], tree)

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures._ties import margin
+from fedmixtures._types import Array
+from fedmixtures.kernels.arrays import fused, most_voted, xp
+from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.conversation import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.fits import Base
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, by_node, chosen
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.personal import Adapted
 from fedmixtures.methods.trust_then_pool.tiles import ALL
@@ -19,7 +21,6 @@ from fedmixtures.methods.trust_then_pool.tiles import ALL
 LISTEN_STEPS = 3
 MOST_TIMES = 10.0
 """A neighbour's release counts at most this many times the own rows."""
-EDGES_AT_ONCE = 20_000
 MARGIN = 4.0
 """Standard errors by which a release that lost components may be worse than what the node has."""
 LEAST_GAIN = 1e-3
@@ -31,9 +32,9 @@ VOTE_ROUNDS = 16
 class Gains:
     """What each end of an edge would gain, in nats of its own held-out rows."""
 
-    mean: np.ndarray
+    mean: Array
     """(edges,) per row."""
-    without: np.ndarray
+    without: Array
     """(folds, edges) total over the rows outside each fold."""
 
 
@@ -43,19 +44,20 @@ def gains(nodes: Nodes, own: Level, personal: Adapted, heard: Heard, nu: float) 
     The fit is the better of what the node has without groups: own rows alone, or own rows held by
     everyone's. Where even that is no worse without the neighbour, the gain is negative.
     """
-    n_edges = len(heard.receiver)
-    mean, without = np.zeros(n_edges), np.zeros((nodes.n_folds, n_edges))
+    n_edges, at_once = len(heard.receiver), edges_at_once()
     better = nodes.per_node((own.density - personal.level.density) * nodes.count) > 0
     coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
-    for first in range(0, n_edges, EDGES_AT_ONCE):
-        part = np.arange(first, min(first + EDGES_AT_ONCE, n_edges))
-        by_fold = _gains(nodes, own, personal, heard, nu, better, part)
-        if coarse[part].any():
-            by_fold[:, coarse[part]] = _not_worse(nodes, own, heard, part[coarse[part]])
-        total = by_fold.sum(0)
-        mean[part] = total / nodes.rows_of[heard.receiver[part]]
-        without[:, part] = total - by_fold
-    return Gains(mean, without)
+    parts = [xp.zeros((nodes.n_folds, 0))]
+    for first in range(0, n_edges, at_once):
+        part = np.arange(first, min(first + at_once, n_edges))
+        parts.append(_gains(nodes, own, personal, heard, nu, better, part))
+    by_fold = xp.concatenate(parts, axis=1)
+    if coarse.any():
+        judged = np.zeros((nodes.n_folds, n_edges))
+        judged[:, coarse] = _not_worse(nodes, own, heard, np.flatnonzero(coarse))
+        by_fold = xp.where(coarse, judged, by_fold)
+    total = by_fold.sum(0)
+    return Gains(total / nodes.rows_of[heard.receiver], total - by_fold)
 
 
 def _not_worse(nodes: Nodes, own: Level, heard: Heard, edges: np.ndarray) -> np.ndarray:
@@ -68,42 +70,62 @@ def _not_worse(nodes: Nodes, own: Level, heard: Heard, edges: np.ndarray) -> np.
     node, sender = heard.receiver[edges], heard.sender[edges]
     rows = nodes.table.of_rows(node, np.full(len(node), ALL))
     count, m = nodes.count[rows.tile], nodes.rows_of[node]
-    add = lambda by_row: np.bincount(rows.owner, (by_row * count).sum(-1), len(node))
+    add = lambda by_row: rows.sums((by_row * count).sum(-1))
     density = nodes.densities(rows, at(heard.theta, sender))
-    gain = np.where(count > 0, density - own.density[rows.tile], 0.0)
-    variance = np.maximum(add(gain**2) / m - (add(gain) / m) ** 2, 0.0)
-    gain = gain + (MARGIN * np.sqrt(variance / m))[rows.owner][:, None]
-    gain = np.where((2 * heard.rows[sender] <= m)[rows.owner][:, None], LEAST_GAIN, gain)
-    of_fold = lambda f: np.where(nodes.fold[rows.tile] == f, gain, 0.0)
-    return np.stack([add(of_fold(f)) for f in range(nodes.n_folds)])
+    gain = xp.where(count > 0, density - own.density[rows.tile], 0.0)
+    variance = xp.maximum(add(gain**2) / m - (add(gain) / m) ** 2, 0.0)
+    gain = gain + (MARGIN * xp.sqrt(variance / m))[rows.owner][:, None]
+    small = xp.asarray(2 * heard.rows[sender] <= m)
+    gain = xp.where(small[rows.owner][:, None], LEAST_GAIN, gain)
+    of_fold = lambda f: xp.where(nodes.fold[rows.tile] == f, gain, 0.0)
+    return np.asarray(xp.stack([add(of_fold(f)) for f in range(nodes.n_folds)]))
 
 
-def _gains(nodes, own, personal, heard, nu, better, edges) -> np.ndarray:
+def _gains(nodes, own, personal, heard, nu, better, edges) -> Any:
     """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
     n = len(edges)
-    node = np.tile(heard.receiver[edges], nodes.n_folds)
-    leave = np.repeat(np.arange(nodes.n_folds), n)
-    weight = np.tile(heard.weight(nodes, MOST_TIMES)[edges], nodes.n_folds)
-    sender = np.tile(heard.sender[edges], nodes.n_folds)
-    entries = nodes.table.with_points(node, leave, np.arange(len(node)), sender, weight)
+    again = lambda part: xp.tile(xp.asarray(part), nodes.n_folds)
+    node, sender = again(heard.receiver[edges]), again(heard.sender[edges])
+    leave = xp.repeat(xp.arange(nodes.n_folds), n)
+    weight = again(heard.weight(nodes, edges, MOST_TIMES))
+    entries = nodes.table.with_one(node, leave, sender, weight)
     alone = better[node]
     fold = leave * nodes.n + node
     start = chosen(alone, at(own.folds, fold), at(personal.level.folds, fold))
-    base = at(personal.base, node)
-    base = Base(np.where(alone[:, None], 0.0, base.mass), base.means, base.covariances)
-    pseudo = np.where(alone[:, None], 1.0, personal.pseudo[node])
-    strength = np.where(alone, nu, personal.nu[node])
-    more = {"base": base, "pseudo": pseudo, "tolerance": 0.0}
+    held = at((personal.base, personal.pseudo, personal.nu), node)
+    base, pseudo, strength = _unless(alone, *held, nu)
+    more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
     theta = nodes.fitted(entries, start, strength, LISTEN_STEPS, **more).theta
-    rows = nodes.table.of_rows(node, np.full(len(node), ALL))
+    rows = nodes.table.of_rows(node, xp.full(len(node), ALL))
     density = nodes.densities(rows, theta)
-    known = np.where(better[nodes.node_of, None], own.density, personal.level.density)
-    judged = nodes.fold[rows.tile] == leave[rows.owner][:, None]
-    gain = np.where(judged, (density - known[rows.tile]) * nodes.count[rows.tile], 0.0)
-    return np.bincount(rows.owner, gain.sum(-1), len(node)).reshape(nodes.n_folds, n)
+    known = by_node(better, nodes.node_of, own.density, personal.level.density)
+    gain = _gain(density, known, nodes.fold, nodes.count, rows.tile, leave, rows.owner)
+    return rows.sums(gain).reshape(nodes.n_folds, n)
 
 
-def inside(block: Block, live: np.ndarray, gain: np.ndarray) -> Generator[Request, Any, np.ndarray]:
+@fused
+def _unless(alone: Array, base: Base, pseudo: Array, strength: Array, nu: float) -> tuple:
+    """What a fit of own rows has in place of what holds the personal one."""
+    mass = xp.where(alone[:, None], 0.0, base.mass)
+    base = Base(mass, base.means, base.covariances)
+    return base, xp.where(alone[:, None], 1.0, pseudo), xp.where(alone, nu, strength)
+
+
+@fused
+def _gain(density, known, fold, count, tile, leave, owner) -> Any:
+    """By tile what rows of the fold that was left out gain."""
+    judged = fold[tile] == xp.asarray(leave)[owner][:, None]
+    return xp.where(judged, (density - known[tile]) * count[tile], 0.0).sum(-1)
+
+
+@fused
+def _in_turn(t: int, hashes: Array, new: Array, label: Array) -> Any:
+    """New labels at the half of the nodes whose turn it is."""
+    bit = xp.asarray(1 + t).astype(np.uint64)
+    return xp.where((hashes >> bit) & np.uint64(1) == t % 2, new, label)
+
+
+def inside(block: Block, live: Array, gain: Array) -> Generator[Request, Any, Any]:
     """Which live edges lie inside a community, by label propagation.
 
     Every node begins with a label of its own and takes that for which most speaks among its live
@@ -112,33 +134,13 @@ def inside(block: Block, live: np.ndarray, gain: np.ndarray) -> Generator[Reques
     edge that is live by chance does not join two groups; chains and stars, where nobody has two,
     stay whole.
     """
-    hashes = block.data.label_hashes
+    hashes, receiver = xp.asarray(block.data.label_hashes), xp.asarray(block.receiver)
     label = (hashes >> np.uint64(1)).astype(np.int64)
-    weight = np.where(live, np.sqrt(np.maximum(gain, 0.0)), 0.0)
+    weight = xp.where(live, xp.sqrt(xp.maximum(gain, 0.0)), 0.0)
     for t in range(VOTE_ROUNDS):
-        heard = yield PerNeighbour(label[block.receiver])
-        turn = (hashes >> np.uint64(1 + t)) & np.uint64(1) == t % 2
-        label = np.where(turn, _most_voted(block.receiver, heard, weight, label), label)
-    same = live & ((yield PerNeighbour(label[block.receiver])) == label[block.receiver])
-    settled = np.bincount(block.receiver[same], minlength=len(label)) >= 2
-    settled = settled[block.receiver]
+        heard = yield PerNeighbour(label[receiver])
+        label = _in_turn(t, hashes, most_voted(receiver, heard, weight, label), label)
+    same = live & ((yield PerNeighbour(label[receiver])) == label[receiver])
+    settled = xp.bincount(receiver, 1.0 * same, len(label)) >= 2
+    settled = settled[receiver]
     return live & (same | ~(settled | (yield PerNeighbour(settled))))
-
-
-def _most_voted(
-    receiver: np.ndarray, heard: np.ndarray, weight: np.ndarray, label: np.ndarray
-) -> np.ndarray:
-    """For every node the label with the largest weight; among equals the smallest."""
-    if not weight.any():
-        return label
-    order = np.lexsort((heard, receiver))
-    node, name, weight = receiver[order], heard[order], weight[order]
-    first = np.flatnonzero(np.r_[True, (np.diff(node) != 0) | (np.diff(name) != 0)])
-    votes, node, name = np.add.reduceat(weight, first), node[first], name[first]
-    most = np.zeros(len(label))
-    np.maximum.at(most, node, votes)
-    winner = (votes >= most[node] * (1 - margin(votes.dtype))) & (votes > 0)
-    found = label.copy()
-    place = np.flatnonzero(winner)[::-1]  # the smallest is written last
-    found[node[place]] = name[place]
-    return found

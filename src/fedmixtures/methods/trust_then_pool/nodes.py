@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
+from fedmixtures.kernels.arrays import Stretches, fused, placed, xp
 from fedmixtures.methods.conversation import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import (
     Base,
@@ -21,6 +25,7 @@ from fedmixtures.methods.trust_then_pool.fits import (
     seeded,
 )
 from fedmixtures.methods.trust_then_pool.tiles import ALL, Entries, TileTable
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -28,6 +33,7 @@ from fedmixtures.mixture.moments import Statistics
 FEW_ROWS = 30
 """A node of fewer rows makes three folds."""
 FEW_FOLDS = 3
+TINY = np.finfo(np.float64).tiny
 
 Tree = TypeVar("Tree")
 """A pytree of arrays."""
@@ -42,7 +48,7 @@ class Units:
 
     def common(self, data: NodeData) -> NodeData:
         """Rows in common units."""
-        rows = (data.rows - self.centre) / self.scale
+        rows = (xp.asarray(data.rows) - self.centre) / self.scale
         return NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index)
 
     def of_users(self, theta: Mixture) -> Mixture:
@@ -52,10 +58,15 @@ class Units:
         return Mixture(weights, (means - self.centre) / self.scale, covariances / spread)
 
     def users(self, theta: Mixture) -> Mixture:
-        """Mixtures in the user's units, in float64."""
-        weights, means, covariances = (np.asarray(part, np.float64) for part in theta.parts)
-        spread = self.scale[:, None] * self.scale
-        return Mixture(weights, self.centre + means * self.scale, covariances * spread)
+        """Mixtures in the user's units: NumPy, in float64."""
+        return jax.tree.map(np.asarray, _in_users(theta, self.centre, self.scale))
+
+
+@fused
+def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
+    weights, means, covariances = (xp.asarray(part, np.float64) for part in theta.parts)
+    parts = weights, centre + means * scale, covariances * (scale[:, None] * scale)
+    return jax.tree.unflatten(jax.tree.structure(theta), parts)
 
 
 def common_units(block: Block, covariance_type: str = "full") -> Generator[Request, Any, Units]:
@@ -64,20 +75,35 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     Of the cells that are there; a feature that nobody has seen keeps its unit.
     """
     data = block.data
-    weight = np.where(np.isnan(data.rows), 0.0, data.row_weights[:, None])
-    per_node = lambda values: np.add.reduceat(values, data.offsets[:-1])
-    rows, own = np.nan_to_num(data.rows), np.maximum(per_node(weight), np.finfo(np.float64).tiny)
-    means = per_node(weight * rows) / own
-    spread = np.sqrt(per_node(weight * (rows - means[data.node_index]) ** 2) / own)
-    spread = np.where(spread > 1e-12 * np.abs(means), spread, np.maximum(np.abs(means), 1e-6))
-    shares = {"cells": per_node(weight), "first": per_node(weight * rows)}
-    total = yield Sum(shares, None, {"cells": np.ones_like(spread), "first": spread})
-    cells = np.maximum(total["cells"][0], np.finfo(np.float64).tiny)
-    centre = total["first"][0] / cells
-    squares = yield Sum(per_node(weight * (rows - centre) ** 2), None, np.sqrt(2) * spread**2)
-    scale = np.sqrt(squares[0] / cells)
+    table = xp.asarray(data.rows), xp.asarray(data.row_weights)
+    rows_of = Stretches(data.offsets[:-1], len(data.rows))
+    shares, spread = _cells(*table, rows_of)
+    total = yield Sum(shares, None, {"cells": xp.ones_like(spread), "first": spread})
+    cells = np.maximum(total["cells"][0], TINY)
+    centre = np.asarray(total["first"][0]) / cells
+    squares = yield Sum(_squares(*table, rows_of, centre), None, np.sqrt(2) * spread**2)
+    scale = np.sqrt(np.asarray(squares[0]) / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
     return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
+
+
+@fused
+def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any]:
+    """Cells of every node and their sums, by feature; and their spread at the node."""
+    weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
+    rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
+    own, first = xp.maximum(cells, TINY), rows_of.sums(weight * rows)
+    means, node = first / own, rows_of.number(len(rows))
+    spread = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
+    spread = xp.where(spread > 1e-12 * abs(means), spread, xp.maximum(abs(means), 1e-6))
+    return {"cells": cells, "first": first}, spread
+
+
+@fused
+def _squares(rows: Array, weights: Array, rows_of: Stretches, centre: Array) -> Any:
+    """Sums of squares about a centre, of every node by feature."""
+    weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
+    return rows_of.sums(weight * (xp.nan_to_num(rows) - centre) ** 2)
 
 
 class Nodes:
@@ -100,51 +126,64 @@ class Nodes:
         self.n, self.hashes = data.n_nodes, data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
-        self.rows_of = data.total_weights()
+        self.rows_of = np.asarray(
+            Stretches(data.offsets[:-1], len(data.rows)).sums(data.row_weights)
+        )
         k = np.minimum(block.n_components, data.counts)
         self.capped = k < block.n_components
         self.present = np.arange(int(block.n_components.max()))[None] < k[:, None]
         fold, self.n_folds = self._folds(data, n_folds)
         n_points = self.present.shape[1] * (2 * data.n_features + 1)
         n_lines = 1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1)))
-        seen = np.add.reduceat(~np.isnan(data.rows), data.offsets[:-1], dtype=np.int64)
-        self.blind = (seen == 0).any(1)
+        seen = Stretches(data.offsets[:-1], len(data.rows)).sums(~xp.isnan(data.rows), np.int64)
+        self.blind = np.asarray((seen == 0).any(1))
         """(nodes,) which have never seen one of the features: their own fits say nothing of it."""
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
-        tiles = self.table.tiles
-        here = slice(0, self.table.row_tiles)
-        self.fold, self.count = np.asarray(tiles.fold)[here], np.asarray(tiles.count)[here]
-        self.node_of = np.repeat(np.arange(self.n), self.table.n_tiles)
-        self.every = np.tile(np.arange(self.n), self.n_folds + 1)
-        """The node of each of the fits "all rows of every node, then without every fold"."""
-        self.leave = np.repeat(np.arange(ALL, self.n_folds), self.n)
-        """The fold that each of these leaves out."""
+        self._all_rows: dict[int, Entries] = {}
+        self._by_tile(np.arange(self.table.row_tiles))
 
-    def _folds(self, data: NodeData, n_folds: int) -> tuple[np.ndarray, int]:
+    def only(self, who: np.ndarray) -> Nodes:
+        """Some of the nodes, in the same tiles."""
+        part = copy.copy(self)
+        part.block = replace(self.block, line=self.block.line[who])
+        part.n, part.table, part._all_rows = len(who), self.table.only(who), {}
+        for name in ("hashes", "lone", "rows_of", "capped", "present", "blind"):
+            setattr(part, name, getattr(self, name)[who])
+        return part._by_tile(self.table.of_rows(who, np.full(len(who), ALL)).tile)
+
+    def _by_tile(self, tile: Any) -> Nodes:
+        """With what stands by tile (those of own rows) and by fit."""
+        self.tile = tile
+        """(tiles,) where each of own rows stands in the table."""
+        self.fold, self.count = at((self.table.tiles.fold, self.table.tiles.count), tile)
+        n_tiles = self.table.n_tiles
+        self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
+        self.node_of = self.tiles_of.number(len(tile))
+        self.every = xp.tile(xp.arange(self.n), self.n_folds + 1)
+        """The node of each of the fits "all rows of every node, then without every fold"."""
+        self.leave = xp.repeat(xp.arange(ALL, self.n_folds), self.n)
+        """The fold that each of these leaves out."""
+        return self
+
+    def _folds(self, data: NodeData, n_folds: int) -> tuple[Array, int]:
         """Fold of every row: dealt out in an order drawn from seed, label and the row's rank."""
-        node = data.node_index
-        rank = np.arange(len(data.rows)) - data.offsets[node]
+        node = Stretches(data.offsets[:-1], len(data.rows)).number(len(data.rows))
+        rank = xp.arange(len(data.rows)) - xp.asarray(data.offsets)[node]
         drawn = self._draw(node, 1, rank)
-        order = np.lexsort((drawn, node))
+        order = xp.lexsort((drawn, node))
         folds = np.where(data.counts < FEW_ROWS, min(FEW_FOLDS, n_folds), n_folds)
-        fold = np.empty(len(node), np.int8)
-        fold[order] = rank % folds[node]  # rows of a node stand together, so ranks count them off
+        # Rows of a node stand together, so ranks count them off.
+        fold = placed(len(node), order, rank % xp.asarray(folds)[node], 0, np.int8)
         return fold, int(folds.max())
 
-    def _draw(self, node: np.ndarray, *salt: Any) -> np.ndarray:
+    def _draw(self, node: Array, *salt: Any) -> Any:
         """64 random bits from seed, label and salt."""
-        bits = self.hashes[node] ^ np.uint64(self.block.seed)
         with np.errstate(over="ignore"):
-            for part in (0, *salt):
-                bits = bits ^ np.asarray(part).astype(np.uint64)
-                bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                bits = bits ^ (bits >> np.uint64(31))
-        return bits
+            return _drawn(self.hashes, np.uint64(self.block.seed), node, salt)
 
-    def keys(self, node: np.ndarray, *salt: Any) -> np.ndarray:
+    def keys(self, node: np.ndarray, *salt: Any) -> Any:
         """A 32-bit key per fit, from seed, label and what the fit is for."""
-        return (self._draw(node, *salt) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        return self._draw(node, *salt).astype(np.uint32)
 
     def log_units(self, units: Units) -> np.ndarray:
         """(nodes, 1) what a row's log-density loses on average in the user's units."""
@@ -154,23 +193,28 @@ class Nodes:
             return np.full((self.n, 1), whole)
         by_stretch = np.asarray(observed)[: self.table.row_tiles] @ np.log(units.scale)
         by_row = np.repeat(by_stretch, self.table.size // by_stretch.shape[1], axis=1)
-        return (self.per_node(by_row * self.count) / self.rows_of)[:, None]
+        return np.asarray(self.per_node(by_row * self.count) / self.rows_of)[:, None]
+
+    def all_rows(self, times: int) -> Entries:
+        """Fits of all rows of every node, several times over."""
+        if times not in self._all_rows:
+            node = np.tile(np.arange(self.n), times)
+            self._all_rows[times] = self.table.of_rows(node, np.full(len(node), ALL))
+        return self._all_rows[times]
 
     def all_and_folds(self) -> Entries:
         """Fits of all rows of every node, then without each fold."""
         return self.table.of_rows(self.every, self.leave)
 
-    def per_node(self, by_row: np.ndarray) -> np.ndarray:
+    def per_node(self, by_row: Array) -> Any:
         """Sums over the rows of every node."""
-        return np.add.reduceat(by_row.sum(-1), self.table.first)
+        return self.tiles_of.sums(by_row.sum(-1))
 
-    def likelihoods(self, densities: Iterable[np.ndarray], group: np.ndarray) -> Sum:
+    def likelihoods(self, densities: Iterable[Array], group: np.ndarray) -> Sum:
         """A sum of the log-likelihoods of own rows, from densities by row: (nodes, densities)."""
-        each = [np.where(self.count > 0, density, 0.0) for density in densities]
-        sums = lambda power: np.stack([self.per_node(d**power * self.count) for d in each], axis=-1)
-        first, rows = sums(1), self.rows_of[:, None]
-        variance = sums(2) / rows - np.square(first / rows)
-        return Sum(first, group, np.sqrt(np.maximum(np.nan_to_num(variance), 1.0)))
+        each = [_first_and_second(density, self.count, self.tiles_of) for density in densities]
+        first, second = (xp.stack(parts, axis=-1) for parts in zip(*each, strict=True))
+        return Sum(first, group, _spread(first, second, self.rows_of[:, None]))
 
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
         """As `fits.fitted`."""
@@ -179,24 +223,23 @@ class Nodes:
 
     def advanced(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
         """As `fits.advanced`."""
-        return advanced(theta, s, nu, self.ridge, self.covariance_type)
+        with precision(self.block.dtype):
+            return advanced(theta, s, nu, self.ridge, self.covariance_type)
 
-    def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: np.ndarray) -> Fit:
+    def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: Array) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""
         start = seeded(self.table.tiles, entries, keys, present)
         return self.fitted(entries, start, nu, n_steps, from_centres=True)
 
-    def densities(self, entries: Entries, theta: Mixture) -> np.ndarray:
+    def densities(self, entries: Entries, theta: Mixture) -> Any:
         """As `fits.densities`."""
         return densities(self.table.tiles, entries, theta)
 
-    def out_of_fold(self, folds: Mixture) -> np.ndarray:
+    def out_of_fold(self, folds: Mixture) -> Any:
         """By row: ln p under the model (folds x nodes, one after the other) without its fold."""
-        node = np.tile(np.arange(self.n), self.n_folds)
-        found = self.densities(self.table.of_rows(node, np.full(len(node), ALL)), folds)
+        found = self.densities(self.all_rows(self.n_folds), folds)
         found = found.reshape(self.n_folds, -1, self.table.size)
-        place = np.maximum(self.fold, 0)[None].astype(np.int64)
-        return np.where(self.count > 0, np.take_along_axis(found, place, 0)[0], 0.0)
+        return _of_own_fold(found, self.fold, self.count)
 
     def halves(self, theta: Mixture) -> tuple[Mixture, Mixture]:
         """Of mixtures of `all_and_folds`: those of all rows, and those of the folds."""
@@ -209,35 +252,84 @@ class Nodes:
         here = slice(None) if folds else slice(0, self.n)
         node, leave = self.every[here], self.leave[here]
         start, base, nu, pseudo = at((theta, base, nu, pseudo), node)
-        more = {"base": base, "pseudo": pseudo, "tolerance": 0.0}
+        more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
         entries = self.table.of_rows(node, leave)
         return self.fitted(entries, start, nu, n_steps, **more).theta
 
 
 def at(tree: Tree, index: Any) -> Tree:
     """The lines `index` of every array."""
-    return jax.tree.map(lambda part: np.asarray(part)[index], tree)
+    if isinstance(index, slice):
+        return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
+    return _at(tree, index)
 
 
-def chosen(condition: np.ndarray, one: Any, other: Any) -> Any:
+@fused
+def _first_and_second(density: Array, count: Array, tiles_of: Stretches) -> tuple[Any, Any]:
+    """Sums of log-densities and of their squares, by node."""
+    density = xp.where(count > 0, density, 0.0)
+    return tuple(tiles_of.sums((density**power * count).sum(-1)) for power in (1, 2))
+
+
+@fused
+def _spread(first: Array, second: Array, rows: Array) -> Any:
+    """Standard deviations of what so many rows add, but at least one."""
+    variance = second / rows - xp.square(first / rows)
+    return xp.sqrt(xp.maximum(xp.nan_to_num(variance), 1.0))
+
+
+@fused
+def _drawn(hashes: Array, seed: Any, node: Array, salt: tuple[Any, ...]) -> Any:
+    """64 random bits (splitmix64)."""
+    bits = xp.asarray(hashes)[node] ^ seed
+    for part in (0, *salt):
+        bits = bits ^ xp.asarray(part).astype(np.uint64)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        bits = bits ^ (bits >> np.uint64(31))
+    return bits
+
+
+@fused
+def _of_own_fold(density: Array, fold: Array, count: Array) -> Any:
+    """By row the density (folds, tiles, rows) of its own fold; zero for padding."""
+    place = xp.maximum(fold, 0)[None].astype(np.int64)
+    return xp.where(count > 0, xp.take_along_axis(density, place, 0)[0], 0.0)
+
+
+@fused
+def _at(tree: Any, index: Any) -> Any:
+    return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
+
+
+@fused
+def chosen(condition: Array, one: Any, other: Any) -> Any:
     """Line by line `one` where the condition holds, else `other`."""
     wide = lambda part: condition.reshape(-1, *(1,) * (part.ndim - 1))
-    return jax.tree.map(lambda a, b: np.where(wide(a), a, b), one, other)
+    return jax.tree.map(lambda a, b: xp.where(wide(a), a, b), one, other)
 
 
-def pick(best: np.ndarray, trees: list[Any]) -> Any:
+@fused
+def by_node(condition: Array, node_of: Array, one: Array, other: Array) -> Any:
+    """By row `one` at the nodes where the condition holds, else `other`."""
+    return xp.where(xp.asarray(condition)[node_of, None], one, other)
+
+
+@fused
+def pick(best: Array, trees: list[Any]) -> Any:
     """Line by line that of the tree with the number `best`; a multiple of its lines, over again."""
 
     def picked(*parts):
-        index = np.tile(best, len(parts[0]) // len(best))
-        return np.stack(parts)[index, np.arange(len(index))]
+        index = xp.tile(best, len(parts[0]) // len(best))
+        return xp.stack(parts)[index, xp.arange(len(index))]
 
     return jax.tree.map(picked, *trees)
 
 
+@partial(fused, static_argnums=1)
 def repeated(tree: Tree, times: int) -> Tree:
     """All lines, several times over."""
-    return jax.tree.map(lambda part: np.tile(part, (times, *(1,) * (part.ndim - 1))), tree)
+    return jax.tree.map(lambda part: xp.tile(part, (times, *(1,) * (part.ndim - 1))), tree)
 
 
 def _counted(data: NodeData) -> NodeData:

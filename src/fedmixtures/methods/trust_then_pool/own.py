@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from fedmixtures._types import Array
+from fedmixtures.kernels.arrays import replaced, xp
 from fedmixtures.methods.trust_then_pool.fits import best_of, quick
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, by_node, chosen, repeated
+from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
 
@@ -26,19 +30,40 @@ class Level:
     """(nodes, ...)"""
     folds: Mixture
     """(folds x nodes, ...) the same, fitted without each fold."""
-    density: np.ndarray
+    density: Array
     """By row: out-of-fold log-density."""
     clusters: Mixture
     """(nodes, ...) the fit with the full strength of the prior: what clusters are read from."""
 
-    def but(self, nodes: Nodes, condition: np.ndarray, other: Level) -> Level:
+    def but(self, nodes: Nodes, condition: Array, other: Level) -> Level:
         """The same with the level `other` at the nodes where the condition holds."""
         return Level(
             chosen(condition, other.theta, self.theta),
-            chosen(np.tile(condition, nodes.n_folds), other.folds, self.folds),
-            np.where(condition[nodes.node_of, None], other.density, self.density),
+            chosen(repeated(condition, nodes.n_folds), other.folds, self.folds),
+            by_node(condition, nodes.node_of, other.density, self.density),
             chosen(condition, other.clusters, self.clusters),
         )
+
+    def only(self, nodes: Nodes, part: Nodes, who: np.ndarray) -> Level:
+        """The level of some of the nodes."""
+        fold = _of_folds(nodes, who)
+        theta, clusters = at((self.theta, self.clusters), who)
+        return Level(theta, at(self.folds, fold), self.density[part.tile], clusters)
+
+    def put(self, nodes: Nodes, part: Nodes, who: np.ndarray, new: Level) -> Level:
+        """The level with another at some of the nodes."""
+        put = lambda old, fresh, at_: jax.tree.map(lambda a, b: replaced(a, at_, b), old, fresh)
+        return Level(
+            put(self.theta, new.theta, who),
+            put(self.folds, new.folds, _of_folds(nodes, who)),
+            put(self.density, new.density, part.tile),
+            put(self.clusters, new.clusters, who),
+        )
+
+
+def _of_folds(nodes: Nodes, who: np.ndarray) -> np.ndarray:
+    """Lines of mixtures (folds x nodes, ...)."""
+    return (nodes.n * np.arange(nodes.n_folds)[:, None] + who).reshape(-1)
 
 
 class Release(eqx.Module):
@@ -52,10 +77,11 @@ class Release(eqx.Module):
 
 def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
     """Step 1: MAP fits of all own rows and without each fold, the best of several fresh starts."""
-    entries, present = nodes.all_and_folds(), nodes.present[nodes.every]
+    entries, present = nodes.all_and_folds(), xp.asarray(nodes.present)[nodes.every]
     keys = [nodes.keys(nodes.every, 2, nodes.leave + 1, start) for start in range(n_starts)]
     short = best_of([nodes.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
-    theta, folds = nodes.halves(nodes.fitted(entries, short.theta, nu, FIT_STEPS).theta)
+    found = nodes.fitted(entries, short.theta, nu, FIT_STEPS, sums=False).theta
+    theta, folds = nodes.halves(found)
     return Level(theta, folds, nodes.out_of_fold(folds), theta)
 
 
@@ -72,15 +98,26 @@ class Heard:
     """The releases of neighbours and of the nodes themselves, as points in the tiles."""
 
     def __init__(self, nodes: Nodes, table: Release):
-        self.theta, self.rows = jax.tree.map(np.asarray, (table.theta, table.rows))
+        self.theta, self.rows = jax.tree.map(xp.asarray, table.theta), np.asarray(table.rows)
         nowhere = np.zeros(len(self.rows), dtype=bool)
         self.lost = nowhere if table.lost is None else np.asarray(table.lost)
         block = nodes.block
         self.receiver, self.sender = block.receiver, block.sender
         n, _, d = self.theta.means.shape
-        points, weights = map(np.asarray, _points(self.theta))
+        with precision(block.dtype):
+            points, weights = map(xp.asarray, _points(self.theta))
         nodes.table.put_points(points.reshape(n, -1, d), weights.reshape(n, -1))
 
-    def weight(self, nodes: Nodes, most: float) -> np.ndarray:
-        """Rows that the sender of every edge counts for at the receiver: at most `most` times."""
-        return np.minimum(self.rows[self.sender], most * nodes.rows_of[self.receiver])
+    def only(self, who: np.ndarray, n: int) -> tuple[Heard, np.ndarray]:
+        """What some of `n` nodes have heard, with their own numbers; and over which edges."""
+        number = np.full(n, -1)
+        number[who] = np.arange(len(who))
+        edges = np.flatnonzero(number[self.receiver] >= 0)
+        part = copy.copy(self)
+        part.receiver, part.sender = number[self.receiver[edges]], self.sender[edges]
+        return part, edges
+
+    def weight(self, nodes: Nodes, edges: np.ndarray, most: float) -> np.ndarray:
+        """Rows that the senders of `edges` count for at the receiver: at most `most` times."""
+        own = nodes.rows_of[self.receiver[edges]]
+        return np.minimum(self.rows[self.sender[edges]], most * own)

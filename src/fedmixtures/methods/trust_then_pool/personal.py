@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.kernels.arrays import counted, xp
 from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, pick
@@ -51,10 +52,10 @@ def personal_level(
     best = first_greatest(usable((yield told), told.share))
     base, theta, folds = (pick(best, [each[i] for each in moved]) for i in range(3))
     density = pick(best[nodes.node_of], densities)
-    start, beside = _start(nodes, full, np.array(held_by)[best][:, None])
+    start, beside = _start(nodes, full, xp.asarray(held_by)[best][:, None])
     clusters = nodes.beside(start, beside, full.nu, start.weights, PERSONAL_STEPS, folds=False)
     others = nodes.advanced(everyone.theta, everyone.rest, everyone.nu)
-    lost = ~np.isfinite(theta.weights).all(1)
+    lost = ~xp.isfinite(theta.weights).all(1)
     level = Level(theta, folds, density, clusters).but(nodes, lost, own)
     return Adapted(level, base, others.weights, everyone.nu)
 
@@ -73,7 +74,7 @@ def _start(nodes: Nodes, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
 
 
 def near_level(
-    nodes: Nodes, own: Level, heard: Heard, live: np.ndarray, blind: np.ndarray, nu: float
+    nodes: Nodes, own: Level, heard: Heard, live: Array, blind: Array, nu: float
 ) -> Level:
     """Step 7: own rows with the releases of those listened to.
 
@@ -81,13 +82,14 @@ def near_level(
     without a look at the rows of that fold.
     """
     folds = [live, *blind]
-    fit = np.concatenate([f * nodes.n + heard.receiver[e] for f, e in enumerate(folds)])
-    source = np.concatenate([heard.sender[e] for e in folds])
-    order = np.argsort(fit, kind="stable")
+    receiver, sender, rows = map(xp.asarray, (heard.receiver, heard.sender, heard.rows))
+    fit = xp.concatenate([f * nodes.n + receiver[e] for f, e in enumerate(folds)])
+    source = xp.concatenate([sender[e] for e in folds])
+    order = xp.argsort(fit, stable=True)
     fit, source = fit[order], source[order]
-    entries = nodes.table.with_points(nodes.every, nodes.leave, fit, source, heard.rows[source])
-    start = Mixture(*map(np.concatenate, zip(own.theta.parts, own.folds.parts, strict=True)))
-    found = nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0).theta
-    alone = np.bincount(fit, minlength=len(nodes.every)) == 0
+    entries = nodes.table.with_points(nodes.every, nodes.leave, fit, source, rows[source])
+    start = Mixture(*map(xp.concatenate, zip(own.theta.parts, own.folds.parts, strict=True)))
+    found = nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
+    alone = counted(fit, len(nodes.every)) == 0
     theta, folds = nodes.halves(chosen(alone, start, found))
     return Level(theta, folds, nodes.out_of_fold(folds), theta)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
 from fedmixtures._ties import first_greatest
+from fedmixtures._types import Array
+from fedmixtures.kernels.arrays import fused, replaced, with_either, worth_selecting, xp
 from fedmixtures.methods.conversation import Groups, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
-from fedmixtures.methods.trust_then_pool.tiles import ALL
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, possible
 
@@ -50,7 +52,7 @@ def pooled_level(
     own: Level,
     heard: Heard,
     groups: Groups,
-    live: np.ndarray,
+    live: Array,
     strengths: np.ndarray,
     steps: tuple[int, int, int],
     salt: int,
@@ -67,7 +69,8 @@ def pooled_level(
     level_of = lambda fit, total, nu: _without_own(nodes, own, fit, total, nu, alone)
     best = yield from _best(nodes, starts, group, strengths[0], first)
     nu = np.repeat(strengths, nodes.n)
-    fit, total = yield from _stepped(nodes, *repeated(best, len(strengths)), nu, group, each)
+    fit, total = repeated(best, len(strengths))
+    fit, total = yield from _stepped(nodes, fit, total, nu, group, each)
     all_nodes = np.arange(nodes.n)
     here = [i * nodes.n + all_nodes for i in range(len(strengths))]
     found = [level_of(*at((fit, total, nu), i)) for i in here]
@@ -80,8 +83,31 @@ def pooled_level(
     return replace(level, clusters=full.theta), pooled, full
 
 
+def pooled_level_of_groups(
+    nodes: Nodes, own: Level, heard: Heard, groups: Groups, live: Array, *more: Any
+) -> Generator[Request, Any, Level]:
+    """The same, worked out for nodes that are not alone: the others keep their own level.
+
+    Where all are alone, one of them works, since every node makes the same requests.
+    """
+    who = worth_selecting(groups.size > 1)
+    if len(who) == nodes.n:
+        return (yield from pooled_level(nodes, own, heard, groups, live, *more))[0]
+    who = who if len(who) else np.zeros(1, np.int64)
+    part, (of_part, edges) = nodes.only(who), heard.only(who, nodes.n)
+    given = part, own.only(nodes, part, who), of_part, Groups(*(of[who] for of in groups))
+    steps, reply = pooled_level(*given, np.asarray(live)[edges], *more), None
+    while True:
+        try:
+            request = steps.send(reply)
+        except StopIteration as end:
+            return own.put(nodes, part, who, end.value[0])
+        assert isinstance(request, Sum), "pooling asks for sums alone"
+        reply = yield replace(request, who=who)
+
+
 def _starts(
-    nodes: Nodes, heard: Heard, own: Level, groups: Groups, live: np.ndarray, nu: float, salt: int
+    nodes: Nodes, heard: Heard, own: Level, groups: Groups, live: Array, nu: float, salt: int
 ) -> Generator[Request, Any, tuple[Mixture, np.ndarray]]:
     """Starts (starts, nodes, ...), the same for all members: leaders offer, a sum hands round.
 
@@ -93,60 +119,72 @@ def _starts(
     leads = np.flatnonzero(groups.rank < LEADERS)
     place = np.full(nodes.n, -1)
     place[leads] = np.arange(len(leads))
-    edge = np.flatnonzero(live & (place[heard.receiver] >= 0))
+    edge = np.flatnonzero(np.asarray(live) & (place[heard.receiver] >= 0))
     fit = np.concatenate([np.arange(len(leads)), place[heard.receiver[edge]]])
     source = np.concatenate([nodes.block.line[leads], heard.sender[edge]])
     order = np.argsort(fit, kind="stable")
     fit, source = fit[order], source[order]
     release = at(heard.theta, nodes.block.line)
-    offers = jax.tree.map(np.zeros_like, release)
+    offers = jax.tree.map(xp.zeros_like, release)
     if len(leads):
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
         # As many as anyone there has: a leader of few rows must not hold the others down, nor a
         # release that has lost some.
-        present = nodes.present[leads].copy()
-        np.logical_or.at(present, fit, heard.theta.weights[source] > 0)
+        present = with_either(nodes.present[leads], fit, heard.theta.weights[source] > 0)
         fits = [nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]
         best = best_of(fits).theta
-        lost = np.zeros(len(leads), dtype=bool)
-        np.logical_or.at(lost, fit, heard.lost[source])
-        offers = _put(offers, leads, chosen(lost, _widened(best), best))
-    share = lambda theta, offers: chosen(offers, theta, jax.tree.map(np.zeros_like, theta))
+        lost = with_either(np.zeros(len(leads), dtype=bool), fit, heard.lost[source])
+        offers = jax.tree.map(
+            lambda part, new: replaced(part, leads, new), offers, chosen(lost, _widened(best), best)
+        )
+    share = lambda theta, offers: chosen(offers, theta, jax.tree.map(xp.zeros_like, theta))
     offered = [share(offers, groups.rank == rank) for rank in range(LEADERS)]
     whole = (heard.rows > 0) & ~heard.lost
     offered.append(share(release, (groups.rank == 0) & whole[nodes.block.line]))
-    stacked = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *offered)
-    total = yield Sum(stacked, groups.label, spread=0.0)
-    starts = jax.tree.map(lambda part: np.swapaxes(part, 0, 1), total)
+    total = yield Sum(_side_by_side(offered), groups.label, spread=0.0)
+    starts, known = _filled(total, own.theta)
+    return starts, np.asarray(known)
+
+
+@fused
+def _side_by_side(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *trees)
+
+
+@fused
+def _filled(offered: Mixture, own: Mixture) -> tuple[Mixture, Any]:
+    """Starts (starts, nodes, ...), the first in place of what is none; whether there is any."""
+    starts = jax.tree.map(lambda part: xp.swapaxes(part, 0, 1), offered)
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
-    known = cast(np.ndarray, there.any(0))
-    first = at(starts, (there.argmax(0), np.arange(nodes.n)))
-    spare = chosen(known, first, own.theta)
-    fill = lambda part, other: np.where(
+    known = there.any(0)
+    first = at(starts, (there.argmax(0), xp.arange(len(known))))
+    spare = chosen(known, first, own)
+    fill = lambda part, other: xp.where(
         there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[None]
     )
     return jax.tree.map(fill, starts, spare), known
 
 
+@fused
 def _widened(theta: Mixture) -> Mixture:
     """The same places with equal weights, each as wide as the whole mixture."""
     weights, means, covariances = theta.parts
-    off = means - np.einsum("nk,nki->ni", weights, means)[:, None]
+    off = means - xp.einsum("nk,nki->ni", weights, means)[:, None]
     spread = covariances + off[..., :, None] * off[..., None, :]
-    whole = np.einsum("nk,nkij->nij", weights, spread)[:, None]
+    whole = xp.einsum("nk,nkij->nij", weights, spread)[:, None]
     equal = (weights > 0) / (weights > 0).sum(-1, keepdims=True)
-    return Mixture(equal.astype(weights.dtype), means, np.repeat(whole, means.shape[1], axis=1))
+    return Mixture(equal.astype(weights.dtype), means, xp.repeat(whole, means.shape[1], axis=1))
 
 
-def _is_mixture(theta: Mixture) -> np.ndarray:
+def _is_mixture(theta: Mixture) -> Any:
     """Which of the stacked mixtures (starts, nodes, ...) can be such."""
     numbers = [part.reshape(*theta.weights.shape[:2], -1) for part in theta.parts]
-    finite = (np.abs(np.concatenate(numbers, axis=-1)) < MOST).all(-1)
-    variances = np.diagonal(theta.covariances, axis1=-2, axis2=-1)
+    finite = (abs(xp.concatenate(numbers, axis=-1)) < MOST).all(-1)
+    variances = xp.diagonal(theta.covariances, axis1=-2, axis2=-1)
     positive = ((variances > 0).all(-1) | (theta.weights <= 0)).all(-1)
     some = (theta.weights >= 0).all(-1) & (theta.weights.sum(-1) > 0)
-    return cast(np.ndarray, finite & positive & some)
+    return finite & positive & some
 
 
 def _best(
@@ -155,15 +193,14 @@ def _best(
     """A few steps from every start; each group goes on from its best."""
     n_starts = len(starts.weights)
     theta = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), starts)
-    strength = np.full(len(theta.weights), nu)
+    strength = xp.full(len(theta.weights), nu)
     fit, total = yield from _total(nodes, theta, strength, group)
     fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
-    node = np.tile(np.arange(nodes.n), n_starts)
-    density = nodes.densities(nodes.table.of_rows(node, np.full(len(node), ALL)), fit.theta)
+    density = nodes.densities(nodes.all_rows(n_starts), fit.theta)
     told = nodes.likelihoods(density.reshape(n_starts, -1, nodes.table.size), group)
     score = fit.score((yield told).T.ravel(), total.mass.sum(-1))
     best = first_greatest(score.reshape(n_starts, -1), axis=0)
-    return at((fit, total), best * nodes.n + np.arange(nodes.n))
+    return at((fit, total), best * nodes.n + xp.arange(nodes.n))
 
 
 def _stepped(
@@ -181,36 +218,58 @@ def _total(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Own statistics under several mixtures per node (times x nodes), and their groups' totals."""
     times = len(theta.weights) // nodes.n
-    node = np.tile(np.arange(nodes.n), times)
-    entries = nodes.table.of_rows(node, np.full(len(node), ALL))
-    fit = nodes.fitted(entries, theta, nu, 0)
-    by_node, covariances = jax.tree.map(
-        lambda part: np.swapaxes(part.reshape(times, nodes.n, *part.shape[1:]), 0, 1),
-        (fit.own, theta.covariances),
-    )
+    fit = nodes.fitted(nodes.all_rows(times), theta, nu, 0)
+    by_node, covariances = _nodes_first((fit.own, theta.covariances), times)
     total = yield Sum(by_node, group, covariances)
-    flat = lambda part: np.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:])
-    return fit, jax.tree.map(flat, total)
+    return fit, _nodes_last(total)
+
+
+@partial(fused, static_argnums=1)
+def _nodes_first(tree: Any, times: int) -> Any:
+    """(nodes, times, ...) from (times x nodes, ...)."""
+    split = lambda part: part.reshape(times, -1, *part.shape[1:])
+    return jax.tree.map(lambda part: xp.swapaxes(split(part), 0, 1), tree)
+
+
+@fused
+def _nodes_last(tree: Any) -> Any:
+    """And back."""
+    return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)
 
 
 def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
     """The M-step of totals; a bad total, which a liar can make, keeps the last good mixture."""
-    good = sound(total)
-    kept = chosen(good, total, jax.tree.map(np.ones_like, total))
+    good, kept = _kept(total)
     return chosen(good, nodes.advanced(theta, kept, nu), theta)
 
 
-def sound(total: Statistics) -> np.ndarray:
+@fused
+def _kept(total: Statistics) -> tuple[Any, Statistics]:
+    """Which totals are good, and harmless ones in place of the others."""
+    good = sound(total)
+    return good, chosen(good, total, jax.tree.map(xp.ones_like, total))
+
+
+def sound(total: Statistics) -> Any:
     """Which totals can be sums over rows: finite, with masses and variances not below zero."""
-    flat = np.concatenate([part.reshape(len(total.mass), -1) for part in jax.tree.leaves(total)], 1)
-    variances = np.diagonal(total.second, axis1=-2, axis2=-1).reshape(len(flat), -1)
-    finite = (np.abs(flat) < MOST).all(1)
-    return cast(np.ndarray, finite & (total.mass >= 0).all(1) & (variances >= 0).all(1))
+    flat = xp.concatenate([part.reshape(len(total.mass), -1) for part in jax.tree.leaves(total)], 1)
+    variances = xp.diagonal(total.second, axis1=-2, axis2=-1).reshape(len(flat), -1)
+    finite = (abs(flat) < MOST).all(1)
+    return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
 
 
-def usable(total: np.ndarray, own: np.ndarray) -> np.ndarray:
+@fused
+def usable(total: Array, own: Array) -> Any:
     """Totals by which something is chosen; a node that got a bad one goes by its own."""
-    return np.where(np.isfinite(total).all(-1, keepdims=True), total, own)
+    return xp.where(xp.isfinite(total).all(-1, keepdims=True), total, own)
+
+
+@fused
+def _others(total: Statistics, mine: Statistics) -> Statistics:
+    """A total without the own part; nothing where that is not in it."""
+    more = xp.where(total.mass > 0, total.mass - mine.mass, 0.0).sum(1)
+    whole = sound(total) & (more >= -LESS)
+    return jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
 
 
 def _without_own(
@@ -218,20 +277,8 @@ def _without_own(
 ) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
     theta, mine = fit.theta, fit.own
-    more = np.where(total.mass > 0, total.mass - mine.mass, 0.0).sum(1)
-    whole = sound(total) & (more >= -LESS)  # else own rows are not in it
-    rest = jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
-    rest = possible(rest, FEW)
-    base, nu = Base.of(theta, rest), nu.astype(theta.means.dtype)
+    rest = possible(_others(total, mine), FEW)
+    base, nu = Base.of(theta, rest), xp.asarray(nu, theta.means.dtype)
     folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
     level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)
     return level, Pooled(level.theta, rest, nu)
-
-
-def _put(tree: Any, index: np.ndarray, new: Any) -> Any:
-    def put(part, lines):
-        part = part.copy()
-        part[index] = lines
-        return part
-
-    return jax.tree.map(put, tree, new)

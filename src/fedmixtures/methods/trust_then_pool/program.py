@@ -25,6 +25,8 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
+from fedmixtures._types import Array
+from fedmixtures.kernels.arrays import xp
 from fedmixtures.methods.base import Account, Levels, Outcome
 from fedmixtures.methods.conversation import (
     Block,
@@ -40,7 +42,7 @@ from fedmixtures.methods.trust_then_pool.listen import gains, inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
-from fedmixtures.methods.trust_then_pool.pool import pooled_level
+from fedmixtures.methods.trust_then_pool.pool import pooled_level, pooled_level_of_groups
 from fedmixtures.methods.trust_then_pool.weigh import (
     LOWEST,
     at_home,
@@ -157,7 +159,7 @@ class TrustThenPool(Conversation):
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
-        group, *_ = yield from pooled_level(*pooled, parts, live, *more, 6)
+        group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
         group = group.but(nodes, same, everyone)
         near = near_level(nodes, own, heard, live, (gain.without > 0) & returned, nu)
 
@@ -166,7 +168,7 @@ class TrustThenPool(Conversation):
         weight = yield from weights(nodes, density, network.label)
         return replace(
             self._weighed(nodes, units, found, density, weight),
-            nodes={"group": groups.label, "size": groups.size, "nu": sums.nu},
+            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(sums.nu)},
             edges={"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live},
         )
 
@@ -184,29 +186,30 @@ class TrustThenPool(Conversation):
         told = {"group": nodes.lone, "size": np.ones(1, np.int64), "nu": pooled.nu}
         return replace(self._weighed(nodes, known.units, found, density, weight), nodes=told)
 
-    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> np.ndarray:
+    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> Any:
         """(levels, tiles, rows) out-of-fold densities of the levels that are weighed.
 
         Who lacks a feature must borrow it: levels made at home cannot be judged on it.
         """
-        density = np.stack([found[LEVELS.index(name)].density for name in self.levels])
+        density = xp.stack([found[LEVELS.index(name)].density for name in self.levels])
         home = np.isin(self.levels, ("own", "near"))[:, None]
         home = home | ((np.array(self.levels) == "group")[:, None] & alone)
         blind = home & (nodes.blind & connected)
-        return np.where(blind[:, nodes.node_of, None], LOWEST, density)
+        return xp.where(xp.asarray(blind)[:, nodes.node_of, None], LOWEST, density)
 
     def _weighed(
         self,
         nodes: Nodes,
         units: Units,
         found: tuple[Level, ...],
-        density: np.ndarray,
-        weight: np.ndarray,
+        density: Array,
+        weight: Array,
     ) -> Outcome:
         """Step 9, and all levels in the user's units."""
         levels = [found[LEVELS.index(name)] for name in self.levels]
+        weight = np.asarray(weight)
         clusters = first_greatest(weight)
-        stack = lambda parts: Mixture(*map(np.stack, zip(*(p.parts for p in parts), strict=True)))
+        stack = lambda parts: Mixture(*map(xp.stack, zip(*(p.parts for p in parts), strict=True)))
         to_cluster = stack([one.clusters for one in levels])
         here = clusters, np.arange(nodes.n)
         weighed = Levels(

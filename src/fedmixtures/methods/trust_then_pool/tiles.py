@@ -7,8 +7,11 @@ shape; nodes of 20 and of 5,000 rows do not wait for each other's padding.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,6 +19,15 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, by_pattern
+from fedmixtures.kernels.arrays import (
+    Stretches,
+    counted,
+    fused,
+    placed,
+    repeat_lines,
+    replaced,
+    xp,
+)
 from fedmixtures.kernels.dispatch import rows_at_once
 
 TILE_SIZES = (32, 64, 128, 256)
@@ -62,39 +74,75 @@ class Work(eqx.Module):
     """(entries,) factor of the counts; zero for padding."""
     number: Array
     """(entries,) number of the entry within its fit."""
+    doublings: int | None = eqx.field(static=True, default=None)
+    """No fit has more than 2^doublings entries; None: sums do without it."""
+
+
+class Batch(NamedTuple):
+    """Some fits that run together, and their entries."""
+
+    fits: slice
+    entries: slice
+    room: int
+    """For entries, in the program."""
 
 
 @dataclass(frozen=True)
 class Entries:
-    """As `Work`, for any number of fits, on the host; entries of a fit stand together."""
+    """As `Work`, for any number of fits; entries of a fit stand together."""
 
-    tile: np.ndarray
-    owner: np.ndarray
-    leave: np.ndarray
-    scale: np.ndarray
+    tile: Array
+    owner: Array
+    leave: Array
+    scale: Array
     n_fits: int
+    size: np.ndarray | int
+    """(fits,) entries of each; a number if all have as many."""
 
-    def chunks(self, at_once: tuple[int, int]) -> Iterator[tuple[slice, Work]]:
-        """Batches of whole fits within these tiles and fits (more tiles only for a larger fit)."""
+    @cached_property
+    def by_fit(self) -> Stretches:
+        """Where the entries of each fit stand."""
+        return Stretches(self._ends - self.size, len(self.owner))
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """(fits,) where the entries of each end."""
+        if isinstance(self.size, int):
+            return self.size * np.arange(1, self.n_fits + 1)
+        return np.cumsum(self.size)
+
+    @property
+    def most(self) -> int:
+        """Entries of the largest fit."""
+        return int(np.max(self.size, initial=1))
+
+    def sums(self, by_entry: Array) -> Any:
+        """The sum over the entries of every fit."""
+        if isinstance(by_entry, np.ndarray):
+            return np.bincount(self.owner, by_entry, self.n_fits)
+        return self.by_fit.sums(by_entry)
+
+    def batches(self, at_once: tuple[int, int]) -> Iterator[Batch]:
+        """Whole fits within these tiles and fits (more tiles only for a larger fit)."""
         most, fits = at_once
-        size = np.bincount(self.owner, minlength=self.n_fits)
-        ends = np.cumsum(size)
-        first = 0
+        ends = self._ends
+        first, begin = 0, 0
         while first < self.n_fits:
-            begin = ends[first] - size[first]
             last = int(np.searchsorted(ends, begin + most, side="right"))
             last = min(max(last, first + 1), first + fits, self.n_fits)
             here = slice(int(begin), int(ends[last - 1]))
             room = max(most, 1 << (here.stop - here.start - 1).bit_length())
-            yield slice(first, last), self._padded(here, first, room, fits)
-            first = last
+            yield Batch(slice(first, last), here, room)
+            first, begin = last, here.stop
 
-    def _padded(self, here: slice, first: int, room: int, fits: int) -> Work:
-        fill = room - (here.stop - here.start)
+    def work(self, batch: Batch, fits: int) -> Work:
+        """The entries of a batch, filled up with such that count nothing (NumPy)."""
+        here, first = batch.entries, batch.fits.start
+        fill = batch.room - (here.stop - here.start)
         pad = lambda part, value: np.concatenate([part[here], np.full(fill, value, part.dtype)])
         owner = pad(self.owner - first, fits - 1)
         begin = np.concatenate([[0], np.flatnonzero(np.diff(owner)) + 1])
-        number = np.arange(room) - np.repeat(begin, np.diff([*begin, room]))
+        number = np.arange(batch.room) - np.repeat(begin, np.diff([*begin, batch.room]))
         entry = pad(self.tile, 0), owner, pad(self.leave, ALL), pad(self.scale, 0.0)
         return Work(*entry, number.astype(np.uint32))
 
@@ -114,85 +162,163 @@ def tile_size(counts: np.ndarray, n_points: int, n_features: int) -> int:
 class TileTable:
     """The tiles of a block of nodes, with room for points; counts and folds by node."""
 
-    def __init__(
-        self, data: NodeData, folds: np.ndarray, n_points: int, n_mixtures: int, dtype: str
-    ):
+    def __init__(self, data: NodeData, folds: Array, n_points: int, n_mixtures: int, dtype: str):
         """`folds` gives the fold of every row of `data`; `n_points` those of one mixture."""
-        # What lacks the same cells stands together; nothing moves where no cell is missing.
-        arranged = by_pattern(replace(data, source_index=np.arange(len(data.rows))))
-        counts, real = arranged.counts, arranged.source_index >= 0
+        gappy = bool(xp.isnan(data.rows).any())
+        arranged = _arranged(data) if gappy else data
+        counts, n = arranged.counts, len(arranged.rows)
+        node = Stretches(arranged.offsets[:-1], n).number(n)
         self.size = size = tile_size(counts, n_points, data.n_features)
         self.n_tiles = -(-counts // size)
         self.first = np.concatenate([[0], np.cumsum(self.n_tiles)[:-1]]).astype(np.int64)
         self.point_tiles, self.n_points = -(-n_points // size), n_points
         self.row_tiles = int(self.n_tiles.sum())
+        some = int(self.n_tiles[0])
+        self.equal = some if (self.n_tiles == some).all() else 0
+        """Tiles of every node, if all have as many."""
         lines = _room(self.row_tiles + n_mixtures * self.point_tiles)
-        x = np.zeros((lines, size, data.n_features), dtype)
-        count = np.zeros((lines, size), dtype)
-        fold = np.full((lines, size), NO_FOLD, np.int8)
-        node = arranged.node_index
-        all_places = self.first[node] * size + np.arange(len(node)) - arranged.offsets[node]
-        place = np.empty(len(data.rows), np.int64)
-        place[arranged.source_index[real]] = all_places[real]
-        x.reshape(-1, data.n_features)[place] = np.nan_to_num(data.rows)
-        count.reshape(-1)[place] = data.row_weights
-        fold.reshape(-1)[place] = folds
-        self._host, observed = (x, count, fold), None
-        if stretch := arranged.stretch:
-            observed = np.ones((lines, size // stretch, data.n_features), dtype=bool)
+        begin = xp.asarray(self.first * size - arranged.offsets[:-1])
+        place = all_places = begin[node] + xp.arange(n)
+        observed = None
+        if gappy:
+            real, stretch = arranged.source_index >= 0, arranged.stretch
+            place = placed(len(data.rows), arranged.source_index[real], all_places[real], 0, int)
             there = ~np.isnan(arranged.rows[::stretch])
-            observed.reshape(-1, data.n_features)[all_places[::stretch] // stretch] = there
-            observed = jnp.asarray(observed)
-        per_fit = 1 << (int(np.median(self.n_tiles)).bit_length() - 1)
-        self.tiles = Tiles(*map(jnp.asarray, self._host), observed=observed, per_fit=per_fit)
-
-    def put_points(self, points: np.ndarray, weights: np.ndarray) -> None:
-        """Points (mixtures, points, d) with weights, behind the rows."""
-        n, _, d = points.shape
-        here = slice(self.row_tiles, self.row_tiles + n * self.point_tiles)
-        x, count, fold = self._host
-        x[here].reshape(n, -1, d)[:, : self.n_points] = points
-        count[here].reshape(n, -1)[:, : self.n_points] = weights
-        new = jnp.array(x), jnp.array(count)
-        self.tiles = eqx.tree_at(lambda tiles: (tiles.x, tiles.count), self.tiles, new)
-
-    def of_rows(self, node: np.ndarray, leave: np.ndarray) -> Entries:
-        """A fit for each of `node`, to its rows without the fold `leave`."""
-        times = self.n_tiles[node]
-        owner = np.repeat(np.arange(len(node)), times)
-        step = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
-        tile = self.first[node][owner] + step
-        return _entries(tile, owner, leave[owner], np.ones(len(owner)), len(node))
-
-    def of_points(self, fit: np.ndarray, source: np.ndarray, scale: np.ndarray, n: int) -> Entries:
-        """`n` fits to points: fit number `fit[e]` has those of `source[e]`, times `scale[e]`."""
-        nobody = np.zeros(0, np.int64)
-        rows = _entries(nobody, nobody, nobody, nobody, n)
-        return self._joined(rows, fit, source, scale)
-
-    def with_points(
-        self, node: np.ndarray, leave: np.ndarray, fit: np.ndarray, source: np.ndarray, scale
-    ) -> Entries:
-        """As `of_rows`; fit number `fit[e]` has the points of `source[e]` too, times `scale[e]`."""
-        return self._joined(self.of_rows(node, leave), fit, source, scale)
-
-    def _joined(self, rows: Entries, fit, source, scale) -> Entries:
-        owner = np.repeat(fit, self.point_tiles)
-        step = np.tile(np.arange(self.point_tiles), len(fit))
-        tile = self.row_tiles + np.repeat(source, self.point_tiles) * self.point_tiles + step
-        factor = np.repeat(scale, self.point_tiles)
-        owner = np.concatenate([rows.owner, owner])
-        order = np.argsort(owner, kind="stable")
-        join = lambda a, b: np.concatenate([a, b])[order]
-        leave = join(rows.leave, np.full(len(tile), ALL))
-        return _entries(
-            join(rows.tile, tile), owner[order], leave, join(rows.scale, factor), rows.n_fits
+            at = all_places[::stretch] // stretch
+            observed = placed(lines * size // stretch, at, there, True, bool)
+            observed = jnp.asarray(observed.reshape(lines, size // stretch, -1))
+        fill = lambda values, empty, kind: jnp.asarray(
+            placed(lines * size, place, values, empty, kind).reshape(lines, size, *values.shape[1:])
+        )
+        self.tiles = Tiles(
+            fill(xp.nan_to_num(data.rows), 0, dtype),
+            fill(data.row_weights, 0, dtype),
+            fill(folds, NO_FOLD, np.int8),
+            observed=observed,
+            per_fit=1 << (int(np.median(self.n_tiles)).bit_length() - 1),
         )
 
+    def only(self, who: np.ndarray) -> TileTable:
+        """The same tiles, of some of the nodes."""
+        part = copy.copy(self)
+        part.n_tiles, part.first = self.n_tiles[who], self.first[who]
+        return part
 
-def _entries(tile, owner, leave, scale, n_fits) -> Entries:
-    parts = tile.astype(np.int32), owner.astype(np.int32), leave.astype(np.int8)
-    return Entries(*parts, np.asarray(scale, np.float64), n_fits)
+    def put_points(self, points: Array, weights: Array) -> None:
+        """Points (mixtures, points, d) with weights, behind the rows."""
+        n, _, d = points.shape
+        here = self.row_tiles + np.arange(n * self.point_tiles)
+        room = ((0, 0), (0, self.point_tiles * self.size - self.n_points))
+        x = xp.pad(points, (*room, (0, 0))).reshape(-1, self.size, d)
+        count = xp.pad(weights, room).reshape(-1, self.size)
+        tiles = self.tiles
+        new = [
+            jnp.asarray(replaced(*two)) for two in ((tiles.x, here, x), (tiles.count, here, count))
+        ]
+        self.tiles = eqx.tree_at(lambda tiles: (tiles.x, tiles.count), tiles, new)
+
+    def of_rows(self, node: Array, leave: Array) -> Entries:
+        """A fit for each of `node`, to its rows without the fold `leave`."""
+        n = len(node)
+        if self.equal:
+            parts = _of_equal(self.first, node, leave, self.equal)
+            return Entries(*parts, n_fits=n, size=self.equal)
+        size = self.n_tiles[np.asarray(node)]
+        begin = self.first[np.asarray(node)] - (np.cumsum(size) - size)
+        return Entries(*_of_rows(begin, leave, size, int(size.sum())), n_fits=n, size=size)
+
+    def of_points(self, fit: Array, source: Array, scale: Array, n: int) -> Entries:
+        """`n` fits to points: fit number `fit[e]` has those of `source[e]`, times `scale[e]`."""
+        nobody = np.zeros(0, np.int64)
+        return self._joined(self.of_rows(nobody, nobody), fit, source, scale, n)
+
+    def with_points(
+        self, node: Array, leave: Array, fit: Array, source: Array, scale: Array
+    ) -> Entries:
+        """As `of_rows`; fit number `fit[e]` has the points of `source[e]` too, times `scale[e]`."""
+        return self._joined(self.of_rows(node, leave), fit, source, scale, len(node))
+
+    def with_one(self, node: Array, leave: Array, source: Array, scale: Array) -> Entries:
+        """As `of_rows`; each fit has the points of one source too."""
+        if not self.equal:
+            return self.with_points(node, leave, np.arange(len(node)), source, scale)
+        sizes = self.equal, self.point_tiles, self.row_tiles
+        return Entries(
+            *_of_equal_with_one(self.first, node, leave, source, scale, *sizes),
+            n_fits=len(node),
+            size=self.equal + self.point_tiles,
+        )
+
+    def _joined(self, rows: Entries, fit, source, scale, n: int) -> Entries:
+        size = self.point_tiles * counted(fit, n)
+        if rows.n_fits:
+            size = size + rows.size
+        parts = rows.tile, rows.owner, rows.leave, rows.scale
+        joined = _with_points(parts, fit, source, scale, self.row_tiles, self.point_tiles)
+        return Entries(*joined, n_fits=n, size=size)
+
+
+def _arranged(data: NodeData) -> NodeData:
+    """By pattern of gaps, on the host."""
+    rows, weights = np.asarray(data.rows), np.asarray(data.row_weights)
+    return by_pattern(NodeData(data.labels, rows, weights, data.offsets, np.arange(len(rows))))
+
+
+@partial(fused, static_argnums=3)
+def _of_equal(first: Array, node: Array, leave: Array, tiles: int) -> tuple[Array, ...]:
+    """Tile, owner, leave and scale of fits of as many tiles each, from the nodes' `first` on."""
+    owner = xp.repeat(xp.arange(len(node), dtype=np.int32), tiles)
+    step = xp.tile(xp.arange(tiles), len(node))
+    tile = xp.repeat(xp.asarray(first)[node], tiles) + step
+    leave = xp.repeat(xp.asarray(leave, np.int8), tiles)
+    return tile.astype(np.int32), owner, leave, xp.ones(len(owner))
+
+
+@partial(fused, static_argnums=(5, 6, 7))
+def _of_equal_with_one(
+    first: Array,
+    node: Array,
+    leave: Array,
+    source: Array,
+    scale: Array,
+    own: int,
+    more: int,
+    at: int,
+) -> tuple[Array, ...]:
+    """The same with `more` tiles of a source each, which stand from tile `at` on."""
+    n = len(node)
+    side = lambda a, b, kind: xp.concatenate([a, b], axis=1).reshape(-1).astype(kind)
+    wide = lambda part, tiles: xp.broadcast_to(xp.asarray(part)[:, None], (n, tiles))
+    own_tile = wide(xp.asarray(first)[node], own) + xp.arange(own)
+    its_tile = at + more * wide(source, more) + xp.arange(more)
+    return (
+        side(own_tile, its_tile, np.int32),
+        xp.repeat(xp.arange(n, dtype=np.int32), own + more),
+        side(wide(leave, own), xp.full((n, more), ALL), np.int8),
+        side(xp.ones((n, own)), wide(scale, more), np.float64),
+    )
+
+
+@partial(fused, static_argnums=3)
+def _of_rows(begin: Array, leave: Array, size: Array, total: int) -> tuple[Array, ...]:
+    """Tile, owner, leave and scale of `total` entries, `size` for each fit, from `begin` on."""
+    owner = repeat_lines(xp.arange(len(size), dtype=np.int32), size, total)
+    tile = xp.asarray(begin)[owner] + xp.arange(total)
+    leave = xp.asarray(leave, np.int8)[owner]
+    return tile.astype(np.int32), owner, leave, xp.ones(total)
+
+
+@partial(fused, static_argnums=(4, 5))
+def _with_points(
+    rows: tuple[Array, ...], fit: Array, source: Array, scale: Array, first: int, tiles: int
+) -> tuple[Array, ...]:
+    """The same with `tiles` of points for every `fit`, which stand from tile `first` on."""
+    again = lambda part: xp.repeat(xp.asarray(part), tiles)
+    tile = first + again(source) * tiles + xp.tile(xp.arange(tiles), len(fit))
+    more = tile.astype(np.int32), again(fit).astype(np.int32)
+    more = *more, xp.full(len(tile), ALL, np.int8), again(scale).astype(np.float64)
+    order = xp.argsort(xp.concatenate([rows[1], more[1]]), stable=True)
+    return tuple(xp.concatenate([a, b])[order] for a, b in zip(rows, more, strict=True))
 
 
 def _room(n: int) -> int:

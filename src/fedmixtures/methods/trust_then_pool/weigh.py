@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from fedmixtures._types import Array
+from fedmixtures.kernels.arrays import Stretches, fused, xp
 from fedmixtures.methods.conversation import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
@@ -34,9 +36,7 @@ LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
 
 
-def weights(
-    nodes: Nodes, density: np.ndarray, group: np.ndarray
-) -> Generator[Request, Any, np.ndarray]:
+def weights(nodes: Nodes, density: Array, group: np.ndarray) -> Generator[Request, Any, Any]:
     """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
     rows = _Rows(nodes, density)
     told = nodes.likelihoods(usable(density), group)
@@ -45,18 +45,25 @@ def weights(
     network = found = _first((yield Sum(shares, group, spread)))
     for _ in range(ROUNDS):
         found = rows.fitted(network, found, FEW_STEPS)
-        total = yield Sum(rows.shares(found), group)
-        good = np.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
-        total = np.where(good[:, None], total, network)  # what cannot be a sum changes nothing
-        share = total / total.sum(-1, keepdims=True)
-        # Twice the step in logarithms: no fixed point moves, and half the sums do. What grows has
-        # at most twice its share: a total's rounding is not much more then.
-        network = np.maximum(share * np.minimum(share / network, MOST_GROWTH), LEAST_WEIGHT)
-        network = network / network.sum(-1, keepdims=True)
+        network = _grown(network, (yield Sum(rows.shares(found), group)))
     return rows.fitted(network, network, STEPS)
 
 
-def at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarray:
+@fused
+def _grown(network: Array, total: Array) -> Any:
+    """The network's weights after a sum of rows that levels explain.
+
+    Twice the step in logarithms: no fixed point moves, and half the sums do. What grows has at most
+    twice its share: a total's rounding is not much more then.
+    """
+    good = xp.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
+    total = xp.where(good[:, None], total, network)  # what cannot be a sum changes nothing
+    share = total / total.sum(-1, keepdims=True)
+    network = xp.maximum(share * xp.minimum(share / network, MOST_GROWTH), LEAST_WEIGHT)
+    return network / network.sum(-1, keepdims=True)
+
+
+def at_home(nodes: Nodes, density: Array, network: Array) -> Any:
     """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
     return _Rows(nodes, density).fitted(network, network, STEPS)
 
@@ -64,51 +71,63 @@ def at_home(nodes: Nodes, density: np.ndarray, network: np.ndarray) -> np.ndarra
 class _Rows:
     """How likely every row is under each level, as a share of the likeliest."""
 
-    def __init__(self, nodes: Nodes, density: np.ndarray):
+    def __init__(self, nodes: Nodes, density: Array):
         table = usable(density)
-        self.relative = np.exp(table - table.max(0))  # (levels, tiles, rows)
-        self.count, self.node_of, self.first = nodes.count, nodes.node_of, nodes.table.first
+        self.relative = xp.exp(table - table.max(0))  # (levels, tiles, rows)
+        self.count, self.node_of, self.tiles_of = nodes.count, nodes.node_of, nodes.tiles_of
 
-    def fitted(self, network: np.ndarray, found: np.ndarray, n_steps: int) -> np.ndarray:
+    def fitted(self, network: Array, found: Array, n_steps: int) -> Any:
         """EM of every node's own weights from `found`, shrunk to the network's."""
         for _ in range(n_steps):
-            found = self.shares(found) + SHRINK * network + LEAST_ROWS
-            found = found / found.sum(-1, keepdims=True)
+            found = _shrunk(self.shares(found), network)
         return found
 
-    def shares(self, by_node: np.ndarray) -> np.ndarray:
+    def shares(self, by_node: Array) -> Any:
         """(nodes, levels) rows that each level explains, under these weights."""
-        weight = by_node.T[:, self.node_of]
-        factor = self.count / np.einsum("ltr,lt->tr", self.relative, weight)
-        by_tile = weight * np.einsum("ltr,tr->lt", self.relative, factor)
-        return np.add.reduceat(by_tile, self.first, axis=1).T
+        return _shares(self.relative, self.count, self.node_of, self.tiles_of, by_node)
 
 
-def _first(total: dict[str, np.ndarray]) -> np.ndarray:
+@fused
+def _shrunk(shares: Array, network: Array) -> Any:
+    found = shares + SHRINK * network + LEAST_ROWS
+    return found / found.sum(-1, keepdims=True)
+
+
+@fused
+def _shares(relative: Array, count: Array, node_of: Array, tiles_of: Stretches, by_node) -> Any:
+    weight = by_node.T[:, node_of]
+    factor = count / xp.einsum("ltr,lt->tr", relative, weight)
+    by_tile = weight * xp.einsum("ltr,tr->lt", relative, factor)
+    return tiles_of.sums(by_tile.T)
+
+
+@fused
+def _first(total: dict[str, Any]) -> Any:
     r"""(nodes, levels) where EM begins: $w_l \propto \exp(30\,(e_l - \max e))$, mean evidence $e$.
 
     Where levels are nearly the same the likelihood of weights is flat, and what matters is that EM
     does not begin with much weight on the worse of them; what is needed grows from little.
     """
-    mean = total["evidence"] / np.maximum(total["rows"], 1.0)[:, None]
-    known = np.isfinite(mean).all(-1, keepdims=True)
-    mean = np.where(known, mean, 0.0)
-    share = np.exp(np.maximum(SURE * (mean - mean.max(-1, keepdims=True)), np.log(LEAST_WEIGHT)))
+    mean = total["evidence"] / xp.maximum(total["rows"], 1.0)[:, None]
+    known = xp.isfinite(mean).all(-1, keepdims=True)
+    mean = xp.where(known, mean, 0.0)
+    share = xp.exp(xp.maximum(SURE * (mean - mean.max(-1, keepdims=True)), np.log(LEAST_WEIGHT)))
     return share / share.sum(-1, keepdims=True)
 
 
-def usable(density: np.ndarray) -> np.ndarray:
+@fused
+def usable(density: Array) -> Any:
     """Finite densities: what is none counts as very unlikely."""
-    return np.maximum(np.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
+    return xp.maximum(xp.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
 
 
-def evidence(nodes: Nodes, density: np.ndarray) -> np.ndarray:
+def evidence(nodes: Nodes, density: Array) -> np.ndarray:
     """(nodes, levels) mean out-of-fold log-density of own rows."""
     total = [nodes.per_node(part * nodes.count) for part in usable(density)]
-    return np.stack(total, axis=-1) / nodes.rows_of[:, None]
+    return np.asarray(xp.stack(total, axis=-1)) / nodes.rows_of[:, None]
 
 
-def prequential(nodes: Nodes, density: np.ndarray) -> np.ndarray:
+def prequential(nodes: Nodes, density: Array) -> np.ndarray:
     """(nodes, 1 + levels) total log-loss: of the levels weighed as rows come, and of each alone."""
     each = -evidence(nodes, density) * nodes.rows_of[:, None]
     first = np.log(1.0 / each.shape[1])

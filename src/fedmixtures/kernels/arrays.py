@@ -1,0 +1,197 @@
+"""Arrays of a whole network: NumPy's on a CPU, the device's own on a GPU.
+
+Code that is written with `xp` serves both: on a CPU nothing is compiled for it, on a GPU nothing
+goes back to the host between two programs. What the two name differently has a function here. Sums
+on a GPU add in one order, so that the same seed gives the same numbers: no atomic additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedmixtures._ties import margin
+from fedmixtures._types import Array
+from fedmixtures.kernels import dispatch
+
+
+class _Namespace:
+    """The functions of NumPy, or of JAX where arrays stay on the device."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(jnp if dispatch.keeps_on_device() else np, name)
+
+
+xp: Any = _Namespace()
+
+
+def fused(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`function`, written with `xp`, as one program where arrays stay on the device."""
+    program = jax.jit(function, **options)
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        return (program if dispatch.keeps_on_device() else function)(*args)
+
+    return call
+
+
+class Stretches(eqx.Module):
+    """Consecutive lines that belong together: the rows of a node, the members of a group."""
+
+    first: Array
+    end: Array | None
+    """(lines,) where the stretch of each line ends; None if all have the same length."""
+    length: int = eqx.field(static=True)
+    """Of all, if it is the same."""
+    doublings: int = eqx.field(static=True)
+    """No stretch is longer than 2^doublings."""
+
+    def __init__(self, first: np.ndarray, n: int):
+        """Stretches begin at `first` (ascending, none empty) and reach to line `n`."""
+        length = np.diff(first, append=n)
+        equal = len(length) > 0 and (length == length[0]).all()
+        self.length = int(length[0]) if equal else 0
+        self.doublings = int(length.max(initial=1) - 1).bit_length()
+        lazy = equal or not dispatch.keeps_on_device()
+        self.first, self.end = xp.asarray(first), None
+        if not lazy:
+            self.end = xp.asarray(np.repeat(first + length, length))
+
+    def number(self, n: int) -> Any:
+        """Of the stretch that each of `n` lines belongs to."""
+        if not dispatch.keeps_on_device():
+            return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=n))
+        first = jnp.zeros(n, jnp.int32).at[self.first].set(1)
+        return jnp.cumsum(first) - 1
+
+    def sums(self, values: Array, dtype: Any = None) -> Any:
+        """The sum of every stretch."""
+        if not isinstance(values, jax.Array):
+            return np.add.reduceat(values, self.first, axis=0, dtype=dtype)
+        return _stretches_summed(self, values, dtype)
+
+
+@partial(jax.jit, static_argnums=2)
+def _stretches_summed(stretches: Stretches, values: jax.Array, dtype: Any) -> jax.Array:
+    values = values if dtype is None else values.astype(dtype)
+    if stretches.end is None:
+        return values.reshape(-1, stretches.length, *values.shape[1:]).sum(1)
+    return stretch_sums(values, stretches.end, stretches.doublings)[stretches.first]
+
+
+@partial(jax.jit, static_argnums=2)
+def stretch_sums(values: Array, end: Array, doublings: int) -> jax.Array:
+    """For every line the sum from there to the end of its stretch of at most 2^doublings lines.
+
+    `end` (lines,) is where the stretch of each line ends. Each pass adds the sum of as many lines
+    again: an order that nothing else changes.
+    """
+    line = jnp.arange(len(values))
+    values = jnp.asarray(values)
+    for step in (1 << power for power in range(doublings)):
+        there = (line + step < end).reshape(-1, *(1,) * (values.ndim - 1))
+        values = values + jnp.where(there, jnp.roll(values, -step, axis=0), 0)
+    return values
+
+
+def repeat_lines(lines: Array, times: Array, total: int) -> Any:
+    """`numpy.repeat` to `total` lines."""
+    if dispatch.keeps_on_device():
+        return jnp.repeat(lines, times, total_repeat_length=total)
+    return np.repeat(lines, times)
+
+
+def counted(index: Array, n: int) -> np.ndarray:
+    """How often each number below `n` stands in `index`, on the host."""
+    if isinstance(index, jax.Array):
+        return np.asarray(jnp.bincount(index, length=n))
+    return np.bincount(index, minlength=n)
+
+
+def worth_selecting(flags: np.ndarray) -> np.ndarray:
+    """The lines with a flag; on a device all, since every other length is another program."""
+    return np.flatnonzero(flags | dispatch.keeps_on_device())
+
+
+def with_either(flags: Array, index: Array, more: Array) -> Any:
+    """A copy of `flags`, true also where a line of `more` that belongs to it is."""
+    if dispatch.keeps_on_device():
+        return _scattered_max(flags, index, more)
+    flags = np.array(flags)
+    np.logical_or.at(flags, index, more)
+    return flags
+
+
+def placed(n: int, place: Array, values: Array, fill: Any, dtype: Any) -> Any:
+    """`n` lines of `fill`, with `values` at the lines `place`."""
+    shape = n, *values.shape[1:]
+    if dispatch.keeps_on_device():
+        return _scattered(jnp.full(shape, fill, dtype), place, values)
+    table = np.full(shape, fill, dtype)
+    table[place] = values
+    return table
+
+
+def replaced(array: Array, index: Any, lines: Array) -> Any:
+    """A copy with other lines at `index`."""
+    if dispatch.keeps_on_device():
+        return _scattered(array, index, lines)
+    array = np.array(array)
+    array[index] = lines
+    return array
+
+
+@jax.jit
+def _scattered(array, index, lines):
+    array = jnp.asarray(array)
+    return array.at[index].set(lines.astype(array.dtype))
+
+
+@jax.jit
+def _scattered_max(array, index, lines):
+    return jnp.asarray(array).at[index].max(lines)
+
+
+def most_voted(receiver: Array, heard: Array, weight: Array, label: Array) -> Any:
+    """For every node the label with the largest weight among those heard; of equals the smallest.
+
+    Votes of weight zero do not count; who has no other keeps its own `label`.
+    """
+    if dispatch.keeps_on_device():
+        return _most_voted_on_device(receiver, heard, weight, label)
+    if not weight.any():
+        return label
+    order = np.lexsort((heard, receiver))
+    node, name, weight = receiver[order], heard[order], weight[order]
+    first = np.flatnonzero(np.r_[True, (np.diff(node) != 0) | (np.diff(name) != 0)])
+    votes, node, name = np.add.reduceat(weight, first), node[first], name[first]
+    most = np.zeros(len(label))
+    np.maximum.at(most, node, votes)
+    winner = (votes >= most[node] * (1 - margin(votes.dtype))) & (votes > 0)
+    found = label.copy()
+    place = np.flatnonzero(winner)[::-1]  # the smallest is written last
+    found[node[place]] = name[place]
+    return found
+
+
+@jax.jit
+def _most_voted_on_device(receiver, heard, weight, label):
+    """The same without a length that depends on the votes."""
+    node, name, weight = jax.lax.sort((receiver, heard, weight), num_keys=2)
+    line, n = jnp.arange(len(node)), len(node)
+    new = jnp.concatenate([jnp.ones(1, bool), (node[1:] != node[:-1]) | (name[1:] != name[:-1])])
+    last = jnp.concatenate([new[1:], jnp.ones(1, bool)])
+    end = jax.lax.cummin(jnp.where(last, line + 1, n), reverse=True)
+    votes = jnp.where(new, stretch_sums(weight, end, max(n - 1, 1).bit_length()), 0.0)
+    most = jax.ops.segment_max(votes, node, len(label), indices_are_sorted=True)
+    winner = (votes >= most[node] * (1 - margin(votes.dtype))) & (votes > 0)
+    none = jnp.iinfo(label.dtype).max
+    least = jax.ops.segment_min(jnp.where(winner, name, none), node, len(label))
+    return jnp.where(least < none, least, label)
