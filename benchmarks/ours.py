@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.problems import ALPHA, BANDWIDTHS, BOUNDS, KL_SAMPLES, Problem
-from fedmixtures.discrepancy.euclidean import Euclidean
-from fedmixtures.discrepancy.kl import KL
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import KL, MMD, Euclidean
 from fedmixtures.engine.layout.blocks import build_layout
 from fedmixtures.engine.run import rounds, runner
 from fedmixtures.engine.solve import solve

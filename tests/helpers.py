@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.kl import UnscentedKL
+from fedmixtures.discrepancy import UnscentedKL
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph import from_edges
 from fedmixtures.mixture.feasible import FeasibleSet

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import Status
 from fedmixtures.init import node_seed
 from fedmixtures.methods.base import Levels, Method
-from fedmixtures.methods.compared.baselines import Centralized, EMFits, OneFit
+from fedmixtures.methods.compared.baselines import Centralized, EMFits
 from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture
@@ -100,20 +101,23 @@ def grouped_fits(
     """Ordinary fits of nodes, blocks or everything; liars' rows count for themselves alone."""
     options = dict(options)
     method: EMFits = Centralized(**(WITH_PRIOR if options.pop("prior", False) else {}), **options)
-    tasks, owners = [], []
+    parts, ks, seeds, owners = [], [], [], []
     for number, one in enumerate(found):
         rows, group = one.rows(), _groups(grouping, one)
         for own in np.unique(group):
             members = np.flatnonzero(group == own)
             honest = members[one.honest[members]]
-            parts = [rows.of(int(i)) for i in (honest if len(honest) else members)]
-            points, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
-            seed = node_seed(one.seed, int(own)) if grouping == "local" else one.seed
-            k = one.n_components[members[0]] if grouping == "local" else _truth(one)
-            tasks.append(OneFit((number, int(own)), points, counts, k, seed))
+            parts.append(rows.at(honest if len(honest) else members))
+            seeds.append(node_seed(one.seed, int(own)) if grouping == "local" else one.seed)
+            ks.append(one.n_components[members[0]] if grouping == "local" else _truth(one))
             owners.append((number, members))
+    points, counts = (
+        np.concatenate([getattr(p, a) for p in parts]) for a in ("rows", "row_weights")
+    )
+    fit_of_row = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
+    fits = method.fit_all(NodeData.from_rows(points, fit_of_row, counts), ks, seeds)
     mixtures: list[dict[int, Mixture]] = [{} for _ in found]
-    for (number, members), mixture in zip(owners, method.fit_all(tasks).mixtures, strict=True):
+    for (number, members), mixture in zip(owners, fits.mixtures, strict=True):
         mixtures[number] |= dict.fromkeys(members.tolist(), mixture)
     return [Mixture.stack([own[i] for i in sorted(own)]) for own in mixtures]
 

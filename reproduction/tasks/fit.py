@@ -12,8 +12,7 @@ import numpy as np
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import Scenario
-from fedmixtures.discrepancy.kl import KL
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import KL, MMD
 from fedmixtures.engine.run.watch import FAR, Progress
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status
 from fedmixtures.engine.solve import solve

@@ -15,7 +15,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import MMD
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.gtvmin import GTVMin

@@ -12,9 +12,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from fedmixtures.discrepancy.euclidean import Euclidean
-from fedmixtures.discrepancy.kl import KL
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import KL, MMD, Euclidean
 from fedmixtures.kernels.cpu.matching import best_matching, component_distances
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedmixtures.discrepancy.base import AbstractDiscrepancy as AbstractDiscrepancy
-    from fedmixtures.discrepancy.euclidean import Euclidean as Euclidean
-    from fedmixtures.discrepancy.kl import KL as KL
-    from fedmixtures.discrepancy.kl import UnscentedKL as UnscentedKL
-    from fedmixtures.discrepancy.mmd import MMD as MMD
+    from fedmixtures.discrepancy import KL as KL
+    from fedmixtures.discrepancy import MMD as MMD
+    from fedmixtures.discrepancy import AbstractDiscrepancy as AbstractDiscrepancy
+    from fedmixtures.discrepancy import Euclidean as Euclidean
+    from fedmixtures.discrepancy import UnscentedKL as UnscentedKL
     from fedmixtures.engine.solution import Certificate as Certificate
     from fedmixtures.engine.solution import FitWarning as FitWarning
     from fedmixtures.engine.solution import History as History
@@ -59,10 +59,7 @@ if TYPE_CHECKING:
 _HOMES = {
     name: home
     for home, names in {
-        "discrepancy.base": "AbstractDiscrepancy",
-        "discrepancy.euclidean": "Euclidean",
-        "discrepancy.kl": "KL UnscentedKL",
-        "discrepancy.mmd": "MMD",
+        "discrepancy": "AbstractDiscrepancy Euclidean KL MMD UnscentedKL",
         "engine.solution": "Certificate FitWarning History Solution",
         "engine.solve": "solve",
         "estimators.sklearn_api": "from_sklearn to_sklearn",

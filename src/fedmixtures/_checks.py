@@ -98,10 +98,17 @@ def positive(name: str, value: Any, *, allow_zero: bool = False) -> None:
         raise ValueError(f"`{name}` is {value!r}. Give {wanted}.")
 
 
-def whole(name: str, value: Any, minimum: int = 1) -> None:
+def whole(name: str, value: Any, minimum: int = 1) -> int:
     """A whole number of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise ValueError(f"`{name}` is {value!r}. Give a whole number of at least {minimum}.")
+    return int(value)
+
+
+def share(name: str, value: float, most: float = 1.0) -> None:
+    """A number from zero to `most`."""
+    if not 0.0 <= value <= most:
+        raise ValueError(f"`{name}` is {value!r}. Give a number from 0 to {most:g}.")
 
 
 def one_of(name: str, value: Any, choices: Collection[str]) -> None:

@@ -142,12 +142,6 @@ def clustered_mixture(
     return Mixture(mass / mass.sum(), means, covariances + ridge * np.eye(rows.shape[1]))
 
 
-def distinct_rows(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted distinct rows and the total weight of each."""
-    distinct, index = np.unique(rows, axis=0, return_inverse=True)
-    return distinct, np.bincount(index.reshape(-1), weights=weights, minlength=len(distinct))
-
-
 def node_seed(seed: int, label) -> int:
     """A 32-bit seed for one node, from the run's seed and the node's label alone."""
     hashed = label_hash(label)

@@ -140,11 +140,7 @@ class Scores:
         """Whether there is anything to compare."""
         return bool(np.isfinite(self.gain).any())
 
-    def median_gain(self) -> Interval:
-        """Median over nodes with its bootstrap interval."""
-        return median_interval(self.gain[np.isfinite(self.gain)])
-
     def medians(self) -> dict[str, Interval]:
-        """Median over nodes of each of the three, with intervals."""
-        columns = {"local": self.local, "network": self.network, "pooled": self.pooled}
+        """Median over nodes of each of the three and of the gain, with intervals."""
+        columns = {name: getattr(self, name) for name in ("local", "network", "pooled", "gain")}
         return {name: median_interval(v[np.isfinite(v)]) for name, v in columns.items()}

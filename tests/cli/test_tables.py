@@ -66,9 +66,9 @@ def test_a_bad_row_is_named_by_its_file(files, frame, tmp_path):
     sources = written("folder", frame, tmp_path)
     path = tmp_path / "sites" / "h4.csv"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:3], "nan,1.0", *lines[4:]]) + "\n")
+    path.write_text("\n".join([*lines[:3], "inf,1.0", *lines[4:]]) + "\n")
     with pytest.raises(
-        ValueError, match=r"column 'age' holds NaN at row 2 of h4.csv \(node 'h4'\)"
+        ValueError, match=r"column 'age' holds infinity at row 2 of h4.csv \(node 'h4'\)"
     ):
         read_table(sources)
 

@@ -193,13 +193,13 @@ def test_rows_per_node():
     [
         (lambda: homogeneous("round"), "`kind` is 'round'. Choose from iso, var, aniso"),
         (lambda: shifted_blocks(differ="size"), "`differ` is 'size'. Choose from means, covar"),
-        (lambda: homogeneous(n_nodes=0), "`n_nodes` holds 0. Give at least 1"),
-        (lambda: homogeneous(n_components=0), "`n_components` holds 0"),
-        (lambda: homogeneous(n_train=0), "`n_train` holds 0"),
-        (lambda: homogeneous(n_validation=0), "`n_validation` holds 0"),
-        (lambda: shifted_blocks(n_blocks=0), "`n_blocks` holds 0"),
+        (lambda: homogeneous(n_nodes=0), "`n_nodes` is 0. Give a whole number of at least 1"),
+        (lambda: homogeneous(n_components=0), "`n_components` is 0"),
+        (lambda: homogeneous(n_train=0), "`n_train` is 0"),
+        (lambda: homogeneous(n_validation=0), "`n_validation` is 0"),
+        (lambda: shifted_blocks(n_blocks=0), "`n_blocks` is 0"),
         (lambda: homogeneous(rows_per_node=[5]), "`rows_per_node` has 1 entries, but there are 10"),
-        (lambda: homogeneous(n_nodes=2, rows_per_node=[5, 0]), "`rows_per_node` holds 0"),
+        (lambda: homogeneous(n_nodes=2, rows_per_node=[5, 0]), "`rows_per_node` is 0"),
     ],
 )
 def test_arguments_out_of_range_are_named(call, message):

@@ -139,10 +139,10 @@ def test_a_hundred_thousand_nodes_take_under_two_seconds():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: erdos_renyi_ring(0, 0.5, 0), "`n` holds 0. Give at least 1"),
-        (lambda: erdos_renyi_ring(5, 1.5, 0), "`probability` is 1.5. Give a probability between"),
+        (lambda: erdos_renyi_ring(0, 0.5, 0), "`n` is 0. Give a whole number of at least 1"),
+        (lambda: erdos_renyi_ring(5, 1.5, 0), "`probability` is 1.5. Give a number from 0 to 1"),
         (lambda: erdos_renyi_ring(3, 0.5, 0, "ab"), "`labels` has 2 entries, but the graph has 3"),
-        (lambda: stochastic_blocks([2, 0], 0.5, 0.5, 0), "`block_sizes` holds 0"),
+        (lambda: stochastic_blocks([2, 0], 0.5, 0.5, 0), "`block_sizes` is 0"),
         (lambda: stochastic_blocks([2], -0.1, 0.5, 0), "`p_in` is -0.1"),
         (lambda: stochastic_blocks([2], 0.1, float("nan"), 0), "`p_out` is nan"),
         (lambda: nearest_neighbours(np.zeros(4), 1), r"`points` has the shape \(4,\)"),

@@ -9,7 +9,6 @@ from fedmixtures import KMeansStart
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import (
     clustered_mixture,
-    distinct_rows,
     distinct_rows_of_all,
     mixtures_of_many,
     seeds_of_many,
@@ -110,7 +109,7 @@ def test_as_tight_as_scikit_learns_and_the_moments_of_the_clusters():
     theirs = [inertia(data, looped, i) for i in range(30)]
     assert sum(ours) <= 1.01 * sum(theirs)
     for i in range(30):
-        rows, weights = distinct_rows(*data.of(i))
+        rows, weights = distinct_rows_of_all(data).of(i)
         means = np.asarray(batched.means[i])
         cluster = ((rows[:, None] - means[None]) ** 2).sum(-1).argmin(1)
         assert_close(batched.at(i), clustered_mixture(rows, weights, cluster, 4, 0.01), 1e-10)

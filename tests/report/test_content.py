@@ -11,15 +11,14 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph import from_edges
 from fedmixtures.methods.base import Account, Levels, Trust
 from fedmixtures.metrics import Scores
-from fedmixtures.report import neighbours, planes
+from fedmixtures.report import geometry
 from fedmixtures.report.content import build_content
-from fedmixtures.report.neighbours import positions
+from fedmixtures.report.geometry import matched_to_last, positions
 from fedmixtures.report.page import embedded, headline, render, story
-from fedmixtures.report.planes import matched_to_last
 
 
 def test_edges_carry_the_discrepancy_of_their_ends(found):
-    values = neighbours.edge_discrepancies(MMD(), found.theta, found.network)
+    values = geometry.edge_discrepancies(MMD(), found.theta, found.network)
     mixtures = [found.theta.at(i) for i in range(9)]
     for value, a, b in zip(values, found.network.source, found.network.target, strict=True):
         assert value == pytest.approx(MMD().between(mixtures[a], mixtures[b]), rel=1e-9)
@@ -47,9 +46,9 @@ def test_trust_is_read_off_the_account_of_whatever_method(found):
 
 def test_one_bunch_of_discrepancies_makes_one_group():
     rng = np.random.default_rng(0)
-    assert neighbours.two_bunches(rng.normal(0, 1, 60)) is None
+    assert geometry.two_bunches(rng.normal(0, 1, 60)) is None
     two = np.concatenate([rng.normal(0, 0.3, 30), rng.normal(5, 0.3, 30)])
-    assert 1.5 < neighbours.two_bunches(two) < 3.5
+    assert 1.5 < geometry.two_bunches(two) < 3.5
 
 
 def test_scores_by_hand():
@@ -67,8 +66,10 @@ def test_scores_by_hand():
 
 def test_packed_components_are_the_projected_moments(lifted):
     theta = lifted.theta
-    plane = planes.choose_planes(theta, lifted.features, 1)[0]
-    packed = planes.pack_components(theta, plane)[2, 1] / np.array([32767, 1e4, 1e4, *[32767] * 3])
+    plane = geometry.choose_planes(theta, lifted.features, 1)[0]
+    packed = geometry.pack_components(theta, plane)[2, 1] / np.array(
+        [32767, 1e4, 1e4, *[32767] * 3]
+    )
     mean = (plane.axes @ theta.means[2, 1] - plane.low) / plane.span
     covariance = plane.axes @ theta.covariances[2, 1] @ plane.axes.T
     deviation = np.sqrt(np.diag(covariance))
@@ -79,7 +80,7 @@ def test_packed_components_are_the_projected_moments(lifted):
 
 
 def test_principal_plane_holds_most_of_the_spread(lifted):
-    plane = planes.choose_planes(lifted.theta, lifted.features, 1)[0]
+    plane = geometry.choose_planes(lifted.theta, lifted.features, 1)[0]
     assert plane.axes @ plane.axes.T == pytest.approx(np.eye(2), abs=1e-12)
     assert np.abs(plane.axes[:, 2:]).max() < 0.1  # the two noise features are left out
 
@@ -88,8 +89,8 @@ def test_density_lies_where_the_rows_are_and_hides_small_nodes():
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(2, 0.1, (50, 2)), rng.normal(-2, 0.1, (9, 2))])
     data = NodeData.from_rows(rows, ["a"] * 50 + ["b"] * 9)
-    plane = planes.Plane("", "", "", np.eye(2), np.full(2, -4.0), np.full(2, 4.0))
-    images = planes.densities(data, plane, 16)
+    plane = geometry.Plane("", "", "", np.eye(2), np.full(2, -4.0), np.full(2, 4.0))
+    images = geometry.densities(data, plane, 16)
     centre = np.stack(np.unravel_index(images[0].argmax(), (16, 16)))
     assert np.abs(centre + 0.5 - 12).max() <= 0.5  # 2 lies three quarters of the way from -4 to 4
     assert images[0][:8, :8].sum() == 0
@@ -101,16 +102,16 @@ def test_a_lone_row_leaves_no_trace_in_the_density(count):
     """The picture with an outlier is the picture without it, up to the width of the blur."""
     rng = np.random.default_rng(1)
     cloud = rng.normal(-2, 0.5, (count, 2))
-    plane = planes.Plane("", "", "", np.eye(2), np.full(2, -4.0), np.full(2, 4.0))
+    plane = geometry.Plane("", "", "", np.eye(2), np.full(2, -4.0), np.full(2, 4.0))
     for outlier in ([3.1, 2.7], [3.9, -3.9]):
         data = NodeData.from_rows(np.vstack([cloud, outlier]), ["a"] * (count + 1))
-        image = planes.densities(data, plane, 40)[0]
+        image = geometry.densities(data, plane, 40)[0]
         assert image.max() == 255
         assert image[:, 30:].sum() == 0
     pair = NodeData.from_rows(np.vstack([cloud, [[3.0, 3.0]] * 4]), ["a"] * (count + 4))
-    assert planes.densities(pair, plane, 40)[0][30:, 30:].sum() == 0
+    assert geometry.densities(pair, plane, 40)[0][30:, 30:].sum() == 0
     five = NodeData.from_rows(np.vstack([cloud, [[3.0, 3.0]] * 5]), ["a"] * (count + 5))
-    assert planes.densities(five, plane, 40)[0][30:, 30:].sum() > 0
+    assert geometry.densities(five, plane, 40)[0][30:, 30:].sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -341,4 +342,4 @@ def test_rounding_makes_no_groups(found):
     """Nodes that share one mixture differ by nothing but rounding."""
     rng = np.random.default_rng(0)
     tiny = 10.0 ** rng.choice([-17.0, -14.5], found.network.n_edges)
-    assert neighbours.groups_by_gap(tiny, found.network)[1] is None
+    assert geometry.groups_by_gap(tiny, found.network)[1] is None

@@ -12,7 +12,7 @@ import numpy as np
 from cyclopts import Parameter
 
 from fedmixtures.cli.fit import UNLESS_GIVEN, FitSettings, TableOptions, default_method, names
-from fedmixtures.cli.main import begin, say
+from fedmixtures.cli.main import begin, console, say
 
 SHOWN = ("gtv-euclidean", "gtv-kl", "gtv-mmd", "trust")
 """What the demo fits; its report is about the last."""
@@ -46,8 +46,7 @@ def compare(
     """
     begin(f"Reading {' '.join(data[:3]) or 'nothing'}")
     from fedmixtures import _checks
-    from fedmixtures.cli.console import console, understood
-    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.cli.prepare import prepare, understood
     from fedmixtures.io.runs import check_new
     from fedmixtures.methods.registry import METHODS
 
@@ -75,7 +74,7 @@ def compare(
             task = prepare(one, rows) if repeat else task
             for name in chosen:
                 try:
-                    with console.status(f"repeat {repeat + 1} of {repeats}: {name}"):
+                    with console().status(f"repeat {repeat + 1} of {repeats}: {name}"):
                         found = _fit(task, one, name)
                 except (ValueError, ArithmeticError) as error:  # must not cost the others
                     notes.append(f"{name} failed in repeat {repeat + 1}: {error}")
@@ -154,7 +153,6 @@ def _tell(chosen: tuple, results: list[dict[str, Any]], notes: list[str], out: P
 
 def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
     from fedmixtures._ties import first_greatest
-    from fedmixtures.cli.console import console, new_table, short
     from fedmixtures.metrics import median_interval, paired_difference
     from fedmixtures.report.page import size
 
@@ -181,8 +179,8 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
             f"{np.median([r['seconds'] for r in done]):.1f}" if done else "failed",
             style="bold" if name == best else None,
         )
-    console.print("\nMean over nodes of the held-out log-likelihood per row (higher is better):")
-    console.print(table)
+    console().print("\nMean over nodes of the held-out log-likelihood per row (higher is better):")
+    console().print(table)
 
 
 def demo(
@@ -210,7 +208,6 @@ def demo(
         Seeds data and fits; the same seed gives the same numbers.
     """
     begin("Making a network of nodes, each with a few rows of its own:")
-    from fedmixtures.cli.console import understood
     from fedmixtures.cli.fitting import (
         baselines,
         fit_watched,
@@ -218,6 +215,7 @@ def demo(
         scores_beside,
         write_run,
     )
+    from fedmixtures.cli.prepare import understood
     from fedmixtures.estimators.resolve import resolve_method
 
     began = time.perf_counter()
@@ -266,8 +264,23 @@ def _built_in(data: str, seed: int) -> tuple[Any, FitSettings]:
     return posed(table, rows, held_out, False, network, SHOWN[-1], k), settings
 
 
+def new_table(*heads: str) -> Any:
+    """A table of names and, under these heads, numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def short(value: float) -> str:
+    """A number for a table."""
+    return f"{value:,.3f}" if np.isfinite(value) else "–"
+
+
 def _print_demo(n_nodes: int, runs: dict[str, tuple]) -> None:
-    from fedmixtures.cli.console import console, new_table, short
     from fedmixtures.metrics import median_interval
     from fedmixtures.report.page import size
 
@@ -285,9 +298,9 @@ def _print_demo(n_nodes: int, runs: dict[str, tuple]) -> None:
         if scores is not None:
             counts = tuple(str(int((sign * scores.verdict > 0).sum())) for sign in (1, -1))
         table.add_row(name, short(median), f"{short(low)} to {short(high)}", *counts, sent)
-    console.print("\nHeld-out log-likelihood per row, over nodes (higher is better):")
-    console.print(table)
-    console.print("* nodes, beyond the noise of their own held-out rows")
+    console().print("\nHeld-out log-likelihood per row, over nodes (higher is better):")
+    console().print(table)
+    console().print("* nodes, beyond the noise of their own held-out rows")
 
 
 def methods() -> None:
@@ -298,7 +311,6 @@ def methods() -> None:
     begin("Methods and their settings:")
     from rich.table import Table
 
-    from fedmixtures.cli.console import console
     from fedmixtures.methods.registry import METHODS
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -318,4 +330,4 @@ def methods() -> None:
             if isinstance(value, (int, float, str)) and key != "covariance_type"
         )
         table.add_row(name, f"{line} (the default)" if name == default else line, settings)
-    console.print(table)
+    console().print(table)

@@ -60,7 +60,7 @@ def predict(
     check_new(out)
     column = nodes or settings.nodes
     delimiter = delimiter or settings.delimiter
-    table = read_table(data, column, features, delimiter, constant_ok=True, gaps_ok=True)
+    table = read_table(data, column, features, delimiter, constant_ok=True)
     rows = NodeData.from_rows(table.rows, table.nodes)
     if new := unknown(model.solution_, rows.labels):
         say(
@@ -128,14 +128,14 @@ def _add_rows(folder, content: dict) -> None:
 
     from fedmixtures.cli.fit import FitSettings
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.report import planes
+    from fedmixtures.report import geometry
 
     table = FitSettings.from_config(folder.read_config()).read_table()
     data = NodeData.from_rows(table.rows, table.nodes)
     if [str(label) for label in data.labels] != content["nodes"]["label"]:
         raise ValueError("the data files have changed since the run: they hold other nodes.")
     for view in content["views"]:
-        plane = planes.Plane(
+        plane = geometry.Plane(
             view["name"],
             view["x"],
             view["y"],
@@ -143,7 +143,7 @@ def _add_rows(folder, content: dict) -> None:
             np.array(view["low"]),
             np.array(view["high"]),
         )
-        view["rows"] = planes.text(planes.pack_rows(data, plane))
+        view["rows"] = geometry.text(geometry.pack_rows(data, plane))
 
 
 def export(
@@ -187,52 +187,34 @@ def export(
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in node)
     path = out or Path(f"{safe}{ENDINGS[to]}")
     check_new(path)
-    {"json": _json, "sklearn": _sklearn, "onnx": _onnx}[to](
-        model.node(label, level), label, features, path
-    )
+    _write(model.node(label, level), to, label, features, path)
     say(f"Written to {path}")
     if to == "sklearn":
         say("\n" + SNIPPET.format(file=str(path), columns=", ".join(features)))
 
 
-def _json(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> None:
+def _write(mixture: Any, to: str, label: Any, features: tuple[str, ...], path: Path) -> None:
+    """One node's scikit-learn mixture in the form that was asked for."""
     import json
 
-    content = {
-        "node": label,
-        "features": list(features),
-        "covariance_type": mixture.covariance_type,
-        "weights": mixture.weights_.tolist(),
-        "means": mixture.means_.tolist(),
-        "covariances": mixture.covariances_.tolist(),
-    }
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def _sklearn(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> None:
     import numpy as np
 
-    del label
-    np.savez(
-        path,
-        weights=mixture.weights_,
-        means=mixture.means_,
-        covariances=mixture.covariances_,
-        precisions_cholesky=mixture.precisions_cholesky_,
-        covariance_type=mixture.covariance_type,
-        feature_names=np.array(features),
-    )
-
-
-def _onnx(mixture: Any, label: Any, features: tuple[str, ...], path: Path) -> None:
-    try:
-        from skl2onnx import to_onnx  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError:
-        raise ValueError(
-            "ONNX needs the package skl2onnx, which is not installed: pip install skl2onnx"
-        ) from None
-    import numpy as np
-
-    del label
-    example = np.zeros((1, len(features)), dtype=np.float32)
-    path.write_bytes(to_onnx(mixture, example).SerializeToString())
+    names = ("weights", "means", "covariances")
+    arrays = {name: getattr(mixture, f"{name}_") for name in names}
+    kind = {"covariance_type": mixture.covariance_type}
+    if to == "json":
+        content = {"node": label, "features": list(features)} | kind
+        content |= {name: array.tolist() for name, array in arrays.items()}
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    elif to == "sklearn":
+        factors = {"precisions_cholesky": mixture.precisions_cholesky_}
+        np.savez(path, **arrays, **factors, **kind, feature_names=np.array(features))
+    else:
+        try:
+            from skl2onnx import to_onnx  # pyright: ignore[reportMissingImports]
+        except ModuleNotFoundError:
+            raise ValueError(
+                "ONNX needs the package skl2onnx, which is not installed: pip install skl2onnx"
+            ) from None
+        example = np.zeros((1, len(features)), dtype=np.float32)
+        path.write_bytes(to_onnx(mixture, example).SerializeToString())

@@ -108,8 +108,7 @@ class FitSettings(TableOptions):
         """The rows, cells of which may be missing."""
         from fedmixtures.io.tables import read_table
 
-        columns = self.nodes, self.features, self.delimiter
-        return read_table(self.data, *columns, gaps_ok=True)
+        return read_table(self.data, self.nodes, self.features, self.delimiter)
 
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
@@ -266,8 +265,13 @@ def fit(
 def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
     from fedmixtures import _checks
-    from fedmixtures.cli.console import understood
-    from fedmixtures.cli.prepare import choose_automatic, hint_scale, prepare, standardizes
+    from fedmixtures.cli.prepare import (
+        choose_automatic,
+        hint_scale,
+        prepare,
+        standardizes,
+        understood,
+    )
     from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.estimators.sklearn_api import notes_on_columns
     from fedmixtures.io.runs import RunFolder
@@ -291,8 +295,7 @@ def _begin(settings: Any, out: Path) -> None:
 
 def _go_on(folder: Any, settings: Any) -> None:
     """The same task again, from the last checkpoint if there is one."""
-    from fedmixtures.cli.console import understood
-    from fedmixtures.cli.prepare import prepare
+    from fedmixtures.cli.prepare import prepare, understood
     from fedmixtures.io.runs import CHECKPOINT, MODEL
 
     if folder.file(MODEL).is_file() and not folder.file(CHECKPOINT).is_file():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.cli.console import console
 from fedmixtures.cli.fit import FitSettings
+from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress, Teller
@@ -71,7 +70,10 @@ class Watch:
 
     def __call__(self, progress: Progress) -> None:
         """Keep the records of some rounds and look at the mixtures after them."""
-        self.records += [self._in_users_units(record) for record in progress.records]
+        volume = float(self.task.log_volume.sum())  # likelihoods of rows as the table has them
+        for record in progress.records:
+            likelihoods = {name: record[name] + volume for name in ("objective", "fit")}
+            self.records.append(record | likelihoods)
         if progress.final:
             return
         reached = progress.round
@@ -83,11 +85,6 @@ class Watch:
             self.folder.write_snapshots(self.snapshots)
             if reached:
                 write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
-
-    def _in_users_units(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A record whose likelihoods are of rows as the table has them."""
-        volume = float(self.task.log_volume.sum())
-        return {**record, **{name: record[name] + volume for name in ("objective", "fit")}}
 
     @cached_property
     def _evaluator(self) -> Evaluator | None:
@@ -200,7 +197,7 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
     def densities(words: str, method: Method) -> np.ndarray:
         """Of the held-out rows under another method's mixtures."""
         with (
-            console.status(f"for comparison: {words}"),
+            console().status(f"for comparison: {words}"),
             warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("always", FitWarning)
@@ -226,7 +223,7 @@ def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
 
 
 def findings(
-    task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, notes: tuple[str, ...]
+    task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, **more: Any
 ) -> Findings:
     """All there is to report."""
     model, scale = fitted.model, task.scale
@@ -239,7 +236,7 @@ def findings(
         held_out=fitted.watch.held_out,
         settings=shown_settings(settings, model),
         curve={int(k): worth for k, worth in settings.curve.items()},
-        notes=notes,
+        **more,
     )
 
 
@@ -263,13 +260,18 @@ def write_run(
     fitted: Fitted,
     scores: Scores,
     notes: tuple[str, ...] = (),
+    left: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Write everything a run leaves behind; returns the content of the report."""
+    """Write everything a run leaves behind; returns the content of the report.
+
+    `left`: what left each site, by its own log.
+    """
     folder.write_config(settings.to_config())
     folder.write_history(fitted.watch.history())
     write_rows(folder.file(ASSIGNMENTS), task, fitted)
     fitted.model.save(folder.path)
-    found = findings(task, settings, fitted, scores, (*fitted.warnings, *notes))
+    notes = *fitted.warnings, *notes
+    found = findings(task, settings, fitted, scores, notes=notes, left=left)
     content = build_content(found)
     content["headline"] = headline(content)
     write_text(folder.file(CONTENT), json.dumps(content, allow_nan=False))

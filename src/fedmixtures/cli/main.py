@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cyclopts import App
+    from rich.console import Console
 
 # Command to the line `--help` shows: the modules, and with them JAX and scikit-learn,
 # are imported only when the command runs. A command whose module is not there is not offered.
@@ -39,11 +41,19 @@ def begin(text: str) -> None:
     print(text, flush=True)
 
 
+@cache
+def console(stderr: bool = False) -> Console:
+    """Where everything is printed."""
+    from rich.console import Console
+
+    return Console(
+        stderr=stderr, highlight=False, emoji=False
+    )  # ":CD:" in a fingerprint is no disc
+
+
 def say(text: str, style: str | None = None) -> None:
     """Print a line."""
-    from fedmixtures.cli.console import console
-
-    console.print(text, style=style, soft_wrap=True, markup=False)
+    console().print(text, style=style, soft_wrap=True, markup=False)
 
 
 def build_app(asked: str | None = None) -> App:
@@ -77,10 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         build_app(asked=arguments[0] if arguments else None)(
-            arguments,
-            exit_on_error=False,
-            print_error=False,
-            result_action="return_none",
+            arguments, exit_on_error=False, print_error=False, result_action="return_none"
         )
     except CycloptsError as error:
         return _refuse(str(error))
@@ -101,9 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _refuse(message: str) -> int:
     """One paragraph on what was wrong; nothing else."""
-    from rich.console import Console
     from rich.text import Text
 
     paragraph = " ".join(message.split())
-    Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), paragraph), soft_wrap=True)
+    console(stderr=True).print(Text.assemble(("Error: ", "bold red"), paragraph), soft_wrap=True)
     return 2

@@ -1,4 +1,4 @@
-"""From settings to what runs: rows split and scaled, network, method, components, `auto`."""
+"""From settings to what runs: rows split and scaled, method, components, `auto`; told in words."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.cli.console import console
 from fedmixtures.cli.fit import FitSettings
-from fedmixtures.cli.main import say
+from fedmixtures.cli.main import console, say
 from fedmixtures.data.node_data import NodeData, rows_by_node
 from fedmixtures.data.scenarios import holdout
 from fedmixtures.estimators import resolve
@@ -175,12 +174,8 @@ def standardizes(settings: FitSettings, method: Any, data: NodeData) -> bool:
 
 def as_they_are(data: NodeData) -> np.ndarray:
     """(features,) whether nodes' rows have a spread that the couplings are made for."""
-    there = ~np.isnan(data.rows)
-    rows, first = np.nan_to_num(data.rows), data.offsets[:-1]
-    cells = np.add.reduceat(there, first, axis=0, dtype=np.int64)
-    mean = np.add.reduceat(rows, first, axis=0) / np.maximum(cells, 1)
-    off = np.where(there, rows - mean[data.node_index], 0.0)
-    spread = np.sqrt(np.square(off).sum(0) / np.maximum(there.sum(0), 1))
+    _, variance = column_moments(data.rows - data.means()[data.node_index])
+    spread = np.sqrt(variance)
     return (spread >= SPREADS[0]) & (spread <= SPREADS[1])
 
 
@@ -272,7 +267,7 @@ def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettin
 
 def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
     rows, nodes = task.train
-    with console.status("choosing k") as status:
+    with console().status("choosing k") as status:
         found = select_components(
             rows,
             nodes,
@@ -299,7 +294,7 @@ def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
 
 def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
     rows, nodes = task.train
-    with console.status("choosing alpha") as status:
+    with console().status("choosing alpha") as status:
         found = select_alpha(
             rows,
             nodes,
@@ -322,3 +317,64 @@ def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
         say("  (the largest alpha tried was the best: nodes may be alike enough to be pooled)")
     settings = dataclasses.replace(settings, alpha=str(found.alpha))
     return task.fitted_by(choose_method(settings)), settings
+
+
+def understood(task: Task, settings: FitSettings, methods: str | None = None) -> None:
+    """Say what was understood, before anything long begins."""
+    table, network = task.table, task.network
+    labels, counts = np.unique(table.nodes, return_counts=True)
+    counts = counts.tolist()
+    least = counts.index(min(counts))
+    parts = [len(part) for part in network.components()]
+    held = int(task.held_out.sum())
+    own = int((~task.held_out[table.nodes == labels[least]]).sum())
+    learning = f", {own:,} of them to learn from" if held else ""
+    k = task.components
+    if settings.k == "auto" and not settings.components:
+        by_rows = task.method.has_levels
+        components = "chosen by held-out rows" if by_rows else "chosen per node by BIC"
+    elif isinstance(k, dict):
+        components = f"{min(k.values())} to {max(k.values())}, by node"
+    else:
+        components = str(k)
+    coupling, alpha = "", getattr(task.method, "alpha", None)
+    if settings.alpha == "auto":
+        coupling = ", alpha chosen on every node's own held-out rows"
+    elif alpha is not None:
+        coupling = f", alpha {alpha:g} (how much nodes listen; 0 is not at all)"
+    connected = (
+        "connected"
+        if len(parts) == 1
+        else f"{len(parts)} separate parts, the largest of {max(parts)}"
+    )
+    lines = {
+        "rows": f"{table.n_rows:,} ({held:,} held out to judge by)"
+        if held
+        else f"{table.n_rows:,}",
+        "nodes": f"{len(labels):,}; the smallest is {_checks.plain(labels[least])!r} with "
+        f"{counts[least]:,} row{'s' * (counts[least] != 1)}" + learning,
+        "features": _checks.listed(table.features, 6).replace("'", ""),
+        **missing_line(table),
+        "edges": f"{network.n_edges:,}; {connected}",
+        "components": components,
+        "method": methods or settings.method + coupling,
+    }
+    if settings.standardize:
+        lines["scale"] = (
+            "each feature divided by its standard deviation over all nodes together, for the fit "
+            "alone; between sites `shift` and `scale` of the job do this"
+        )
+    for name, text in lines.items():
+        console().print(f"  [dim]{name:<11}[/dim]", end="")
+        console().print(text, soft_wrap=True, markup=False)
+
+
+def missing_line(table: Table) -> dict[str, str]:
+    """How many cells are missing, and in which columns, where any is."""
+    gone = np.isnan(table.rows).sum(0)
+    if not gone.any():
+        return {}
+    most = sorted(zip(gone.tolist(), table.features, strict=True), key=lambda one: -one[0])
+    named = _checks.listed((f"{name} ({n:,})" for n, name in most if n), 4).replace("'", "")
+    share = gone.sum() / table.rows.size
+    return {"missing": f"{gone.sum():,} cells ({share:.1%}), taken as missing at random: {named}"}

@@ -8,7 +8,7 @@ of weight zero at its end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -85,6 +85,12 @@ class NodeData:
         """Position of the node of each row."""
         return np.repeat(np.arange(self.n_nodes), self.counts)
 
+    def means(self) -> np.ndarray:
+        """(nodes, features) mean of the cells that are there; zero where none is."""
+        cells = np.add.reduceat(~np.isnan(self.rows), self.offsets[:-1], dtype=np.int64)
+        sums = np.add.reduceat(np.nan_to_num(self.rows), self.offsets[:-1])
+        return sums / np.maximum(cells, 1)
+
     @cached_property
     def label_hashes(self) -> np.ndarray:
         """`label_hash` of every node: worked out once, for a million nodes it takes a second."""
@@ -105,6 +111,20 @@ class NodeData:
         place = np.cumsum(keep) - 1
         source = place[self.source_index[inside]].astype(self.source_index.dtype)
         return NodeData(labels, self.rows[inside], self.row_weights[inside], offsets, source)
+
+    def at(self, nodes: Sequence[int] | np.ndarray) -> NodeData:
+        """Some of the nodes, by position."""
+        spans = [np.arange(self.offsets[i], self.offsets[i + 1]) for i in nodes]
+        index, offsets = np.concatenate(spans), np.cumsum([0, *map(len, spans)])
+        labels = tuple(self.labels[i] for i in nodes)
+        columns = self.rows[index], self.row_weights[index]
+        return NodeData(labels, *columns, offsets, self.source_index[index])
+
+    def in_order(self) -> NodeData:
+        """Every node's rows sorted: an order of their own, whatever order they came in."""
+        order = np.lexsort((*self.rows.T[::-1], self.node_index))
+        columns = self.rows[order], self.row_weights[order]
+        return NodeData(self.labels, *columns, self.offsets, self.source_index[order])
 
     def total_weights(self) -> np.ndarray:
         """Sum of the row weights of each node."""

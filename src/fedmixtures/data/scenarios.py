@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmixtures import _checks
 from fedmixtures.data.node_data import rows_by_node
 
 KINDS = ("iso", "var", "aniso")
@@ -81,7 +82,7 @@ def homogeneous(
     """
     rng, *streams = _streams(seed)
     truth = _mixture(kind, n_components, n_features, rng)
-    blocks = np.zeros(_count("n_nodes", n_nodes), dtype=np.int64)
+    blocks = np.zeros(_checks.whole("n_nodes", n_nodes), dtype=np.int64)
     rows = _rows_per_node(rows_per_node, n_train, n_nodes)
     return _draw(tuple(part[None] for part in truth), blocks, rows, n_validation, streams)
 
@@ -106,12 +107,11 @@ def shifted_blocks(
     N(0, shift_scale² I); `"covariances"` gives the block freshly turned `"aniso"` covariances;
     `"weights"` draws its weights uniformly from the simplex. Nodes are numbered block by block.
     """
-    if differ not in DIFFERENCES:
-        raise ValueError(f"`differ` is {differ!r}. Choose from {', '.join(DIFFERENCES)}.")
+    _checks.one_of("differ", differ, DIFFERENCES)
     rng, *streams = _streams(seed)
     base = _mixture(kind, n_components, n_features, rng)
     weights, means, covariances = (
-        np.repeat(part[None], _count("n_blocks", n_blocks), axis=0) for part in base
+        np.repeat(part[None], _checks.whole("n_blocks", n_blocks), axis=0) for part in base
     )
     for block in range(1, n_blocks):
         if differ == "means":
@@ -120,7 +120,7 @@ def shifted_blocks(
             covariances[block] = _turned_ellipsoids(n_components, n_features, rng)
         else:
             weights[block] = rng.dirichlet(np.ones(n_components))
-    blocks = np.repeat(np.arange(n_blocks), _count("nodes_per_block", nodes_per_block))
+    blocks = np.repeat(np.arange(n_blocks), _checks.whole("nodes_per_block", nodes_per_block))
     rows = _rows_per_node(rows_per_node, n_train, len(blocks))
     return _draw((weights, means, covariances), blocks, rows, n_validation, streams)
 
@@ -133,9 +133,8 @@ def _streams(seed: int) -> list[np.random.Generator]:
 def _mixture(
     kind: str, n_components: int, n_features: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    if kind not in KINDS:
-        raise ValueError(f"`kind` is {kind!r}. Choose from {', '.join(KINDS)}.")
-    k, d = _count("n_components", n_components), _count("n_features", n_features)
+    _checks.one_of("kind", kind, KINDS)
+    k, d = _checks.whole("n_components", n_components), _checks.whole("n_features", n_features)
     means = MEAN_SCALE * rng.standard_normal((k, d))
     if kind == "aniso":
         covariances = _turned_ellipsoids(k, d, rng)
@@ -162,7 +161,7 @@ def _draw(
     weights, means, covariances = (part[blocks] for part in per_block)
     truth = (weights, means, np.linalg.cholesky(covariances))
     X, nodes, components = _sample_nodes(truth, rows, streams[0])
-    held_out = [_count("n_validation", n_validation)] * len(blocks)
+    held_out = [_checks.whole("n_validation", n_validation)] * len(blocks)
     X_validation, nodes_validation, components_validation = _sample_nodes(
         truth, held_out, streams[1]
     )
@@ -197,19 +196,13 @@ def _sample_nodes(
 
 def _rows_per_node(rows: Sequence[int] | None, n_train: int, n_nodes: int) -> list[int]:
     if rows is None:
-        return [_count("n_train", n_train)] * n_nodes
+        return [_checks.whole("n_train", n_train)] * n_nodes
     if len(rows) != n_nodes:
         raise ValueError(
             f"`rows_per_node` has {len(rows)} entries, but there are {n_nodes} nodes. "
             "Give the number of training rows of every node."
         )
-    return [_count("rows_per_node", n) for n in rows]
-
-
-def _count(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"`{name}` holds {value}. Give at least 1.")
-    return int(value)
+    return [_checks.whole("rows_per_node", n) for n in rows]
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -264,10 +257,8 @@ def dirichlet_split(
     classes = np.asarray(classes)
     if classes.ndim != 1:
         raise ValueError(f"`classes` has the shape {classes.shape}. Give one class per row.")
-    if n_nodes < 1:
-        raise ValueError(f"`n_nodes` is {n_nodes}. Give at least 1.")
-    if not 0 < concentration < np.inf:
-        raise ValueError(f"`concentration` is {concentration}. Give a positive finite number.")
+    _checks.whole("n_nodes", n_nodes)
+    _checks.positive("concentration", concentration)
     if n_nodes * min_rows > len(classes):
         raise ValueError(
             f"{len(classes)} rows cannot give {n_nodes} nodes `min_rows`={min_rows} rows each. "

@@ -157,7 +157,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self._takes_gaps()
+        tags.input_tags.allow_nan = self.resolved_method().fits_gaps
         return tags
 
     def fit(

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmixtures.engine.solution import (
-    Certificate,
-    FitWarning,
-    History,
-    Solution,
-    Status,
-    Traffic,
-)
+from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
+from fedmixtures.io.runs import MODEL, PARTS
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
 from fedmixtures.methods.base import Account, Levels
 from fedmixtures.methods.registry import registered_classes
@@ -27,8 +21,6 @@ if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
 FORMAT = 2
-PARTS = ("weights", "means", "covariances")
-FILE_NAME = "model.safetensors"
 BROKEN = (
     KeyError,
     TypeError,
@@ -48,7 +40,7 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
     import fedmixtures
 
     path = Path(path)
-    path = path / FILE_NAME if path.is_dir() else path
+    path = path / MODEL if path.is_dir() else path
     network, solution = model.network_, model.solution_
     arrays = {"source": network.source, "target": network.target, "edge_weight": network.weight}
     arrays |= _named("", solution.theta)
@@ -102,7 +94,7 @@ def _below(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def load(path: str | Path) -> NetworkGaussianMixture:
     """Read a fitted model from a file, or from the `model.safetensors` of a folder."""
     path = Path(path)
-    path = path / FILE_NAME if path.is_dir() else path
+    path = path / MODEL if path.is_dir() else path
     arrays, header = read_arrays(path, "model")
     written = header.get("format")
     if isinstance(written, int) and written > FORMAT:

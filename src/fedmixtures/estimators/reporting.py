@@ -20,7 +20,7 @@ from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method
 from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.neighbours import positions
+from fedmixtures.report.geometry import positions
 from fedmixtures.report.page import render, size
 from fedmixtures.report.svg import figure, label, line, number, shortened
 

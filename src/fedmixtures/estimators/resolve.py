@@ -119,13 +119,10 @@ def resolve_graph(graph: Any, data: NodeData) -> Network:
         _, _, count = graph.partition(":")
         if count and not count.isdigit():
             raise ValueError(f"`graph` is {graph!r}. Write 'knn' or, say, 'knn:5'.")
-        there = ~np.isnan(data.rows)
-        cells = np.add.reduceat(there, data.offsets[:-1], dtype=np.int64)
-        means = np.add.reduceat(np.nan_to_num(data.rows), data.offsets[:-1]) / np.maximum(cells, 1)
         wanted = min(int(count or 5), data.n_nodes - 1)
         if wanted < 1:
             return as_network(None, data.labels)
-        return nearest_neighbours(means, wanted, labels=data.labels)
+        return nearest_neighbours(data.means(), wanted, labels=data.labels)
     return as_network(graph, data.labels).aligned(data.labels)
 
 

@@ -105,19 +105,15 @@ def mixture_at(solution: Solution, label: Label, level: str | None = None) -> Mi
         return solution.theta.at(place).trimmed()
     if level != DENSITY:
         return levels.theta.at(levels.names.index(level)).at(place).trimmed()
-    each = [levels.theta.at(number).at(place) for number in range(len(levels.names))]
-    weights = [w * one.weights for w, one in zip(levels.weights[place], each, strict=True)]
-    parts = [np.concatenate([one.parts[i] for one in each]) for i in (1, 2)]
-    return Mixture(np.concatenate(weights), *parts).trimmed()
+    return levels.theta.at(np.s_[:, place]).summed(levels.weights[place]).trimmed()
 
 
 def _places(solution: Solution, data: NodeData) -> np.ndarray:
     """Where the nodes of these rows stand among the fitted ones."""
     known = {label: i for i, label in enumerate(solution.labels)}
-    unknown = [label for label in data.labels if label not in known]
-    if unknown:
+    if new := unknown(solution, data.labels):
         raise ValueError(
-            f"`nodes` names {_checks.listed(unknown)}, which the model was not fitted on. "
+            f"`nodes` names {_checks.listed(new)}, which the model was not fitted on. "
             f"Known nodes are {_checks.listed(known)}."
         )
     return np.array([known[label] for label in data.labels])
@@ -145,12 +141,9 @@ class NodeScores:
             if not named:
                 raise
             raise ValueError(named) from error
-        check_finite(X, labels, getattr(self, "feature_names_in_", None), self._takes_gaps())
+        names, gaps = getattr(self, "feature_names_in_", None), self.resolved_method().fits_gaps
+        check_finite(X, labels, names, gaps)
         return X, labels
-
-    def _takes_gaps(self) -> bool:
-        """Whether cells may be missing."""
-        return self.resolved_method().fits_gaps
 
     def resolved_method(self) -> Method:
         """The method with the covariance type."""
@@ -175,8 +168,7 @@ class NodeScores:
 
         A node that was not fitted is taken as everyone, with a warning.
         """
-        data = self._grouped(X, nodes)
-        return log_densities(self.solution_, data)
+        return log_densities(self.solution_, self._grouped(X, nodes))
 
     def score(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density over rows."""
@@ -185,13 +177,11 @@ class NodeScores:
 
     def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Most probable component of every row, in the numbering of its node."""
-        data = self._grouped(X, nodes)
-        return assigned(log_joints(self.solution_, data))
+        return assigned(log_joints(self.solution_, self._grouped(X, nodes)))
 
     def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Probability of every component for every row."""
-        data = self._grouped(X, nodes)
-        return probabilities(log_joints(self.solution_, data))
+        return probabilities(log_joints(self.solution_, self._grouped(X, nodes)))
 
     def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows and their components: `n_samples` from the node `nodes`, or from every node.
@@ -235,18 +225,14 @@ class NodeScores:
         """
         if n_draws is not None:
             _checks.whole("n_draws", n_draws)
-        data = self._grouped(X, nodes)
+        data, solution = self._grouped(X, nodes), self.solution_
         seed = resolve.resolve_seed(self.random_state if random_state is None else random_state)
         shape = data.rows.shape if n_draws is None else (n_draws, *data.rows.shape)
         filled = np.empty(shape)
         for i, label in enumerate(data.labels):
             rows, _ = data.of(i)
-            known = label in self.solution_.labels
-            density = (
-                mixture_at(self.solution_, label, DENSITY)
-                if known
-                else newcomer_density(self.solution_)
-            )
+            new = label not in solution.labels
+            density = newcomer_density(solution) if new else mixture_at(solution, label, DENSITY)
             if n_draws is None:
                 found = conditional_means(density, rows)
             else:
@@ -288,10 +274,8 @@ class NodeScores:
             ``"density"``: what `score_samples` scores, all levels weighed.
         """
         check_is_fitted(self)
-        mixture, kind = (
-            mixture_at(self.solution_, label, level),
-            self.resolved_method().covariance_type,
-        )
+        mixture = mixture_at(self.solution_, label, level)
+        kind = self.resolved_method().covariance_type
         return to_sklearn(mixture, kind if is_of_type(mixture, kind) else "full")
 
 

@@ -29,7 +29,7 @@ from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.mixture.arithmetic import precision
-from fedmixtures.mixture.mixture import Mixture, distinct
+from fedmixtures.mixture.mixture import Mixture, distinct, matching_costs
 
 OWN, EVERYONE = "own", "everyone"
 """Names of the levels that a node learns from its own rows alone, and that all have in common."""
@@ -37,12 +37,7 @@ OWN, EVERYONE = "own", "everyone"
 
 def aligned(theta: Mixture, network: Network) -> Mixture:
     """The same mixtures, alike components under the same number at all nodes."""
-    orders = aligned_orders(theta, network)
-    parts = [
-        np.take_along_axis(part, orders.reshape(*orders.shape, *(1,) * (part.ndim - 2)), 1)
-        for part in theta.parts
-    ]
-    return Mixture(*parts)
+    return theta.relabel(aligned_orders(theta, network))
 
 
 def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
@@ -57,7 +52,7 @@ def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
     theta = _in_common_units(theta)
 
     def matching(i: int, j: int) -> tuple[np.ndarray, float]:
-        cost = _pairwise(theta.at(i), theta.at(j))
+        cost = matching_costs(theta.at(i), theta.at(j))
         partner = first_matching(cost)
         return partner, float(cost[np.arange(len(cost)), partner].sum())
 
@@ -92,16 +87,6 @@ def _in_common_units(theta: Mixture) -> Mixture:
     scale = np.sqrt((share * (within + (theta.means - centre) ** 2)).sum((0, 1)))
     spread = scale[:, None] * scale
     return Mixture(theta.weights, (theta.means - centre) / scale, theta.covariances / spread)
-
-
-def _pairwise(a: Mixture, b: Mixture) -> np.ndarray:
-    """Squared distances of components; absent ones are as far as can be from present ones."""
-    squares = sum(
-        np.square(x[:, None] - y[None, :]).reshape(len(x), len(y), -1).sum(-1)
-        for x, y in zip(a.parts, b.parts, strict=True)
-    )
-    differ = (a.weights > 0)[:, None] != (b.weights > 0)[None, :]
-    return squares + np.where(differ, 1e6 * (1 + np.max(squares)), 0.0)
 
 
 def listens(solution: Solution, network: Network) -> bool:
@@ -154,10 +139,7 @@ def _mixtures(solution: Solution) -> tuple[Mixture, np.ndarray]:
 def newcomer_density(solution: Solution) -> Mixture:
     """The density of a newcomer as one mixture."""
     theta, share = _mixtures(solution)
-    flat = lambda part: part.reshape(-1, *part.shape[2:])
-    return Mixture(
-        flat(share[:, None] * theta.weights), flat(theta.means), flat(theta.covariances)
-    ).trimmed()
+    return theta.summed(share).trimmed()
 
 
 def newcomer_joints(solution: Solution, data: NodeData) -> np.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmixtures import _checks
 from fedmixtures._ties import in_order, margin
 from fedmixtures.graph.network import Network
 
@@ -24,8 +25,8 @@ def erdos_renyi_ring(
 
     With the same seed, a larger `probability` only adds edges.
     """
-    _check_at_least("n", n, 1)
-    _check_probability("probability", probability)
+    _checks.whole("n", n)
+    _checks.share("probability", probability)
     source, target = _independent_pairs(np.zeros(n, int), probability, probability, seed)
     around = _ring_pairs(n)
     return _union(n, np.append(source, around[0]), np.append(target, around[1]), labels)
@@ -45,9 +46,9 @@ def stochastic_blocks(
     compares nested graphs.
     """
     for size in block_sizes:
-        _check_at_least("block_sizes", size, 1)
-    _check_probability("p_in", p_in)
-    _check_probability("p_out", p_out)
+        _checks.whole("block_sizes", size)
+    _checks.share("p_in", p_in)
+    _checks.share("p_out", p_out)
     block = np.repeat(np.arange(len(block_sizes)), block_sizes)
     source, target = _independent_pairs(block, p_in, p_out, seed)
     link = np.flatnonzero(block[1:] == block[:-1])
@@ -86,7 +87,7 @@ def sparse_random(
     The number of edges is fixed, `n * average_degree / 2` rounded, and cost grows with the
     edges, not with the pairs. Some nodes may be isolated.
     """
-    _check_at_least("n", n, 1)
+    _checks.whole("n", n)
     if not 0 <= average_degree <= n - 1:
         raise ValueError(
             f"`average_degree` is {average_degree}, but each of {n} nodes has between 0 and "
@@ -101,13 +102,13 @@ def sparse_random(
 
 def ring(n: int, labels: Iterable[Hashable] | None = None) -> Network:
     """Each node is joined to the next, the last to the first."""
-    _check_at_least("n", n, 1)
+    _checks.whole("n", n)
     return _union(n, *_ring_pairs(n), labels)
 
 
 def star(n: int, labels: Iterable[Hashable] | None = None) -> Network:
     """Join the first node to every other."""
-    _check_at_least("n", n, 1)
+    _checks.whole("n", n)
     return _union(n, np.zeros(n - 1, int), np.arange(1, n), labels)
 
 
@@ -159,13 +160,3 @@ def _union(
     low, high = np.minimum(source, target).astype(np.int64), np.maximum(source, target)
     low, high = np.divmod(np.unique(low * n + high), n)
     return Network(labels, low, high, np.ones(len(low)))
-
-
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"`{name}` holds {value}. Give at least {least}.")
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"`{name}` is {value}. Give a probability between 0 and 1.")

@@ -17,6 +17,7 @@ from fedmixtures.engine.run.watch import Checkpoint
 from fedmixtures.io.storage import read_arrays, write_arrays, write_durably
 from fedmixtures.mixture.mixture import Mixture
 
+PARTS = ("weights", "means", "covariances")
 CONFIG = "config.toml"
 HISTORY = "history.jsonl"
 MODEL = "model.safetensors"
@@ -102,8 +103,8 @@ class RunFolder:
         """Mixtures of all nodes (stacked) after some rounds."""
         arrays = {}
         for number, theta in snapshots.items():
-            for name, part in zip(("weights", "means", "covariances"), theta.parts, strict=True):
-                arrays[f"{number:06d}.{name}"] = part
+            named = zip(PARTS, theta.parts, strict=True)
+            arrays |= {f"{number:06d}.{name}": part for name, part in named}
         write_arrays(self.file(SNAPSHOTS), arrays, {"kind": "snapshots"})
 
     def read_snapshots(self) -> dict[int, Mixture]:
@@ -112,31 +113,22 @@ class RunFolder:
             return {}
         arrays, _ = read_arrays(self.file(SNAPSHOTS), "snapshots")
         numbers = sorted({int(name.split(".")[0]) for name in arrays})
-        parts = ("weights", "means", "covariances")
-        return {n: Mixture(*(arrays[f"{n:06d}.{part}"] for part in parts)) for n in numbers}
+        return {n: Mixture(*(arrays[f"{n:06d}.{part}"] for part in PARTS)) for n in numbers}
 
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint; an older one at this path is replaced in one step."""
     arrays = {f"state.{i:04d}": state for i, state in enumerate(checkpoint.states)}
     arrays |= {f"trace.{name}": array for name, array in checkpoint.trace.items()}
-    header = {
-        "kind": "checkpoint",
-        "round": checkpoint.round,
-        "fingerprint": checkpoint.fingerprint,
-    }
-    return write_arrays(path, arrays, header)
+    about = {"round": checkpoint.round, "fingerprint": checkpoint.fingerprint}
+    return write_arrays(path, arrays, {"kind": "checkpoint"} | about)
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint."""
     arrays, header = read_arrays(path, "checkpoint")
     states = [array for name, array in sorted(arrays.items()) if name.startswith("state.")]
-    trace = {
-        name.removeprefix("trace."): array
-        for name, array in arrays.items()
-        if name.startswith("trace.")
-    }
+    trace = {n.removeprefix("trace."): a for n, a in arrays.items() if n.startswith("trace.")}
     return Checkpoint(header["round"], header["fingerprint"], tuple(states), trace)
 
 

@@ -11,16 +11,9 @@ import numpy as np
 
 from fedmixtures import _checks
 
-KINDS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".feather": "feather",
-    ".arrow": "feather",
-    ".npz": "npz",
-}
+KINDS = dict.fromkeys((".csv", ".tsv", ".txt"), "csv") | {".npz": "npz"}
+KINDS |= dict.fromkeys((".parquet", ".pq"), "parquet")
+KINDS |= dict.fromkeys((".feather", ".arrow"), "feather")
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,6 @@ def read_table(
     features: Sequence[str] | None = None,
     delimiter: str | None = None,
     constant_ok: bool = False,
-    gaps_ok: bool = False,
 ) -> Table:
     """Read all rows.
 
@@ -69,48 +61,50 @@ def read_table(
         Between the cells of a CSV; a comma, or a tab for ``.tsv``.
     constant_ok
         Whether a column may be the same in all rows: fine for prediction, not for a fit.
-    gaps_ok
-        Whether cells may be empty (NaN).
     """
     files = find_files(sources)
-    parts = [_read_file(file, nodes, features, delimiter) for file in files]
-    names = parts[0].features
-    for file, part in zip(files, parts, strict=True):
-        if part.features != names:
+    parts, held, columns = zip(
+        *(_read_file(file, nodes, features, delimiter) for file in files), strict=True
+    )
+    for file, names in zip(files, columns, strict=True):
+        if names != columns[0]:
             raise ValueError(
-                f"{file.name} has the columns {_checks.listed(part.features, 8)} but "
-                f"{files[0].name} has {_checks.listed(names, 8)}. Give files with the same "
+                f"{file.name} has the columns {_checks.listed(names, 8)} but "
+                f"{files[0].name} has {_checks.listed(columns[0], 8)}. Give files with the same "
                 "columns in the same order, or choose columns with --features."
             )
+    lengths = [len(part) for part in parts]
     if nodes is None:
-        labels = plain_labels([file.stem for file in files])
-        _check_distinct(files)
-        held = np.repeat(labels, [len(part.rows) for part in parts])
+        stems = [file.stem for file in files]
+        if again := [stem for stem in dict.fromkeys(stems) if stems.count(stem) > 1]:
+            raise ValueError(
+                f"several files are named {_checks.listed(again)}, so their nodes would share a "
+                "name. Rename them, or give one table and --nodes COLUMN."
+            )
+        labels = np.repeat(plain_labels(stems), lengths)
     else:
-        held = plain_labels(np.concatenate([part.nodes for part in parts]))
-    lengths = [len(part.rows) for part in parts]
+        labels = plain_labels(np.concatenate(held))
     table = Table(
-        np.concatenate([part.rows for part in parts]),
-        held,
-        names,
+        np.concatenate(parts),
+        labels,
+        columns[0],
         tuple(str(file) for file in files),
         np.repeat(np.arange(len(files)), lengths),
         np.concatenate([np.arange(n) for n in lengths]),
     )
-    check_table(table, constant_ok, gaps_ok)
+    check_table(table, constant_ok)
     return table
 
 
-def check_table(table: Table, constant_ok: bool = False, gaps_ok: bool = False) -> None:
-    """No rows missing, no infinity, no NaN unless gaps are fine, no column without information."""
+def check_table(table: Table, constant_ok: bool = False) -> None:
+    """Some rows, no infinity, no column without information; cells may be missing (NaN)."""
     if not table.n_rows:
         raise ValueError(f"{Path(table.files[0]).name} has no rows. Give a table with rows.")
-    bad = np.isinf(table.rows) if gaps_ok else ~np.isfinite(table.rows)
+    bad = np.isinf(table.rows)
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        value = "NaN" if np.isnan(table.rows[row, column]) else "infinity"
         raise ValueError(
-            f"column {table.features[column]!r} holds {value} at {table.where(int(row))}; there "
+            f"column {table.features[column]!r} holds infinity at {table.where(int(row))}; there "
             f"are {int(bad.sum())} such values in all. Drop or fill these rows first."
         )
     low, high = np.fmin.reduce(table.rows), np.fmax.reduce(table.rows)
@@ -151,11 +145,8 @@ def find_files(sources: Sequence[str]) -> list[Path]:
     return found
 
 
-@dataclass(frozen=True)
-class _Part:
-    rows: np.ndarray
-    nodes: Any
-    features: tuple[str, ...]
+_Part = tuple[np.ndarray, Any, tuple[str, ...]]
+"""Rows of a file, their nodes (None without a column of them) and the names of the columns."""
 
 
 def _read_file(path: Path, nodes: str | None, features: Any, delimiter: str | None) -> _Part:
@@ -182,7 +173,7 @@ def _read_file(path: Path, nodes: str | None, features: Any, delimiter: str | No
             hint = f" If it names the node of each row, say so: --nodes {name}"
             raise ValueError(f"{error}{hint if nodes is None else ''}") from None
     held = None if nodes is None else _node_column(frame.column(nodes), nodes, path)
-    return _Part(rows, held, names)
+    return rows, held, names
 
 
 def _read_npz(path: Path, nodes: str | None, features: Any) -> _Part:
@@ -210,7 +201,7 @@ def _read_npz(path: Path, nodes: str | None, features: Any) -> _Part:
     held = None if nodes is None else arrays[nodes]
     if held is not None and held.shape != X.shape[:1]:
         raise ValueError(f"{nodes!r} of {path.name} has shape {held.shape}, X has {len(X)} rows.")
-    return _Part(X[:, [all_names.index(n) for n in names]].astype(float), held, names)
+    return X[:, [all_names.index(n) for n in names]].astype(float), held, names
 
 
 def _chosen(path: Path, columns: list[str], features: Any, nodes: str | None) -> tuple[str, ...]:
@@ -236,16 +227,6 @@ def _node_column(column: Any, name: str, path: Path) -> np.ndarray:
         )
     coded = column.combine_chunks().dictionary_encode()  # far fewer labels than rows
     return np.array(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
-
-
-def _check_distinct(files: Sequence[Path]) -> None:
-    stems = [file.stem for file in files]
-    again = [stem for stem in dict.fromkeys(stems) if stems.count(stem) > 1]
-    if again:
-        raise ValueError(
-            f"several files are named {_checks.listed(again)}, so their nodes would share a name. "
-            "Rename them, or give one table and --nodes COLUMN."
-        )
 
 
 def _similar(path: Path) -> str:
@@ -347,13 +328,8 @@ def plain_labels(labels: Any) -> np.ndarray:
     if np.issubdtype(array.dtype, np.integer):
         return array.astype(np.int64)
     distinct, index = np.unique(array.astype(str), return_inverse=True)
-    if all(_is_integer(text) for text in distinct.tolist()):
-        return distinct.astype(np.int64)[index]
-    return distinct[index]
-
-
-def _is_integer(text: str) -> bool:
     try:
-        return str(int(text)) == text
-    except ValueError:
-        return False
+        numbers = distinct.astype(np.int64)
+    except (ValueError, OverflowError):
+        return distinct[index]
+    return (numbers if (numbers.astype(str) == distinct).all() else distinct)[index]

@@ -114,11 +114,6 @@ class Method(eqx.Module):
         return Prepared(theta)
 
     @property
-    def opening_rounds(self) -> int:
-        """Rounds before which standing still says nothing about convergence."""
-        return 0
-
-    @property
     def pull_share(self) -> float:
         """Share of all pulls in the objective: a half where edges count from both ends."""
         return 1.0

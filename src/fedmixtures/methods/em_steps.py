@@ -71,9 +71,7 @@ class Pseudorows(eqx.Module):
         gradient = 0.5 * nu[..., None, None] * (precision - sandwich)
         there = jnp.where(present, 1.0, 0.0)
         return (each * there).sum(-1), Mixture(
-            -extra * there / weights,
-            jnp.zeros_like(theta.means),
-            gradient * there[..., None, None],
+            -extra * there / weights, jnp.zeros_like(theta.means), gradient * there[..., None, None]
         )
 
 

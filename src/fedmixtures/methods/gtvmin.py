@@ -30,8 +30,7 @@ import jax.numpy as jnp
 from fedmixtures import _checks
 from fedmixtures._types import NodeKeys, PerNode
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.base import AbstractDiscrepancy, Coupling
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import MMD, AbstractDiscrepancy, Coupling
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import nll_and_gradient, statistics
 from fedmixtures.methods.base import Backtracking
@@ -42,14 +41,7 @@ from fedmixtures.methods.em_steps import (
     local_loss,
     loss_of_statistics,
 )
-from fedmixtures.methods.programs import (
-    Inbox,
-    Info,
-    Keys,
-    NodeProgram,
-    NodeRows,
-    squared_distance,
-)
+from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram, NodeRows, squared_distance
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior

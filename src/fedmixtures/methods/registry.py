@@ -19,10 +19,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.base import AbstractDiscrepancy
-from fedmixtures.discrepancy.euclidean import Euclidean
-from fedmixtures.discrepancy.kl import KL, UnscentedKL
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import KL, MMD, AbstractDiscrepancy, Euclidean, UnscentedKL
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.averaging import CColME, GraphFedEM
 from fedmixtures.methods.compared.baselines import Centralized, FedGenGMM, Local

@@ -7,6 +7,8 @@ for ever on a machine of two cores (seen with `dtrsm` and `dpotrf`; gone in JAX 
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -85,7 +87,11 @@ def cholesky(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]
     if d <= UNROLLED:
         return _filled(cholesky_entries(lower_triangle(matrices)))
     table = _eliminated(_batch_last(matrices))
-    scaled = jnp.where(_upper(d), table / jnp.sqrt(_diagonal(table))[:, None], 0.0)
+    scaled = jnp.where(
+        jnp.triu(jnp.ones((d, d), bool))[:, :, None],
+        table / jnp.sqrt(_diagonal(table))[:, None],
+        0.0,
+    )
     return jnp.moveaxis(scaled, -1, 0).swapaxes(-1, -2).reshape(matrices.shape)
 
 
@@ -126,10 +132,6 @@ def _batch_last(matrices: Float[Array, "*batch d d"]) -> jax.Array:
     """(d, d, batch); both mirrored entries count half, so that a gradient comes out symmetric."""
     mirrored = 0.5 * (matrices + jnp.swapaxes(matrices, -1, -2))
     return jnp.moveaxis(mirrored.reshape(-1, *matrices.shape[-2:]), 0, -1)
-
-
-def _upper(d: int) -> jax.Array:
-    return jnp.triu(jnp.ones((d, d), bool))[:, :, None]
 
 
 def _diagonal(table: Float[Array, "d e batch"]) -> Float[Array, "d batch"]:
@@ -227,9 +229,4 @@ def swept(
 def sum_of(terms: Iterable[Any]) -> Any:
     """Sum without the leading ``0 +`` of the builtin, which XLA would keep."""
     terms = list(terms)
-    if not terms:
-        return 0.0
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+    return functools.reduce(operator.add, terms) if terms else 0.0

@@ -63,12 +63,22 @@ class Mixture(eqx.Module):
         return jax.tree.map(lambda part: part[index], self)
 
     def relabel(self, order: Any) -> Mixture:
-        """The same mixture with its components in another order."""
-        return Mixture(
-            self.weights[..., order],
-            self.means[..., order, :],
-            self.covariances[..., order, :, :],
-        )
+        """The same with components in another order: one for all of a stack, or one for each."""
+        if np.ndim(order) == 1:
+            return Mixture(
+                self.weights[..., order],
+                self.means[..., order, :],
+                self.covariances[..., order, :, :],
+            )
+        each = lambda part: order.reshape(*order.shape, *(1,) * (part.ndim - order.ndim))
+        axis = order.ndim - 1
+        return Mixture(*(np.take_along_axis(part, each(part), axis) for part in self.parts))
+
+    def summed(self, shares: np.ndarray) -> Mixture:
+        """The mixtures of a stack added with these shares: one of all their components."""
+        flat = lambda part: part.reshape(-1, *part.shape[2:])
+        weights = shares[:, None] * self.weights
+        return Mixture(flat(weights), flat(self.means), flat(self.covariances))
 
     def trimmed(self) -> Mixture:
         """A single mixture without its absent components."""
@@ -130,6 +140,16 @@ class Mixture(eqx.Module):
         _checks.single_mixture(self.weights, function.__name__)
         with double():
             return np.asarray(jax.jit(function)(self.to_numpy(), rows))
+
+
+def matching_costs(a: Mixture, b: Mixture) -> np.ndarray:
+    """Squared distances (..., k, k) of components; absent ones are as far as can be from others."""
+    flat = lambda m: np.concatenate(
+        [m.weights[..., None], m.means, m.covariances.reshape(*m.means.shape[:-1], -1)], -1
+    )
+    squares = np.square(flat(a)[..., :, None, :] - flat(b)[..., None, :, :]).sum(-1)
+    differ = (a.weights > 0)[..., :, None] != (b.weights > 0)[..., None, :]
+    return squares + np.where(differ, 1e6 * (1 + squares.max()), 0.0)
 
 
 def distinct(theta: Mixture, share: np.ndarray) -> tuple[Mixture, np.ndarray]:

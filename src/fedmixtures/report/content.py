@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures import _checks
 from fedmixtures._ties import first_greatest, in_order
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.mmd import MMD
+from fedmixtures.discrepancy import MMD
 from fedmixtures.engine.solution import Certificate, History
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Levels
 from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report import neighbours, planes
+from fedmixtures.report import geometry
 from fedmixtures.report.svg import told_apart
 
 MOST_EDGES = 6000  # lines in the picture of the network
@@ -49,6 +50,8 @@ class Findings:
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    """What left each site, by its own log, where nodes were processes of their own."""
     version: str = ""  # of fedmixtures
 
 
@@ -56,12 +59,12 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
     """The page's content; `include_rows` adds every row's place, for who may see them."""
     program = found.method.program() if hasattr(found.method, "program") else found.method
     discrepancy = getattr(program, "discrepancy", None) or MMD()
-    distance = neighbours.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
+    distance = geometry.edge_discrepancies(discrepancy, found.theta_scaled, found.network)
     if found.trust is None:
-        groups, bound = neighbours.groups_by_gap(distance, found.network)
+        groups, bound = geometry.groups_by_gap(distance, found.network)
         closeness = _closeness(distance)
     else:
-        groups, bound = neighbours.numbered(found.trust.group), None
+        groups, bound = geometry.numbered(found.trust.group), None
         closeness = np.where(found.trust.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
     return {
@@ -75,11 +78,11 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
             "components": found.theta.n_components,
             "features": list(found.features),
             "brief": told_apart(found.features),
-            "telling": planes.separation(found.theta).argsort(kind="stable")[::-1].tolist()
+            "telling": geometry.separation(found.theta).argsort(kind="stable")[::-1].tolist()
             if len(found.features) > 12
             else list(range(len(found.features))),
         },
-        "nodes": _nodes(found, groups, neighbours.positions(found.network, np.sqrt(closeness))),
+        "nodes": _nodes(found, groups, geometry.positions(found.network, np.sqrt(closeness))),
         "edges": _edges(found, distance, closeness, bound, type(discrepancy).__name__),
         "scores": _summary(found.scores),
         "history": _history(found),
@@ -166,11 +169,11 @@ def _closeness(distance: np.ndarray) -> np.ndarray:
 
 
 def _summary(scores: Scores) -> dict[str, Any]:
-    gain = scores.median_gain()
+    medians = {name: _numbers(interval) for name, interval in scores.medians().items()}
     return {
         "known": scores.known,
-        "medians": {name: _numbers(interval) for name, interval in scores.medians().items()},
-        "gain": _numbers(gain),
+        "gain": medians.pop("gain"),
+        "medians": medians,
         "compared": int(np.isfinite(scores.gain).sum()),
         "gained": int((scores.gain > 0).sum()),
         "helped": int((scores.verdict > 0).sum()),
@@ -198,15 +201,9 @@ def _history(found: Findings) -> dict[str, Any]:
 def _certificate(certificate: Certificate | None) -> dict[str, Any] | None:
     if certificate is None:
         return None
-    return {
-        "left": certificate.left,
-        "right": certificate.right,
-        "smallest": certificate.smallest,
-        "holds": bool(certificate.holds),
-        "every_step_decreased": bool(certificate.every_step_decreased),
-        "learning_rate": certificate.learning_rate,
-        "norms": _numbers(certificate.squared_norms),
-    }
+    plain = ("left", "right", "smallest", "holds", "every_step_decreased", "learning_rate")
+    shown = {name: _checks.plain(getattr(certificate, name)) for name in plain}
+    return shown | {"norms": _numbers(certificate.squared_norms)}
 
 
 def _components(found: Findings) -> list[dict[str, Any]]:
@@ -265,6 +262,7 @@ def _traffic(found: Findings) -> dict[str, Any]:
         "recipients": str(getattr(traffic, "recipients", "neighbours")),
         "simulated": bool(getattr(traffic, "simulated", True)),
         "rows_bytes": int(8 * found.data.rows.size),
+        "left": list(found.left),
     }
 
 
@@ -278,14 +276,14 @@ def _slider(found: Findings) -> tuple[list[int], list[Mixture]]:
         if rounds
         else []
     )
-    thetas = planes.matched_to_last([*(found.snapshots[r] for r in keep), found.theta])
+    thetas = geometry.matched_to_last([*(found.snapshots[r] for r in keep), found.theta])
     return [*keep, len(found.history) - 1], thetas
 
 
 def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[dict[str, Any]]:
     n, k = found.data.n_nodes, found.theta.n_components
     affordable = int(np.clip(PACKED_NUMBERS // (6 * n * k * len(thetas)), 1, 7))
-    chosen = planes.choose_planes(found.theta, told_apart(found.features), affordable)
+    chosen = geometry.choose_planes(found.theta, told_apart(found.features), affordable)
     grid = int(np.clip(np.sqrt(DENSITY_CELLS / (n * len(chosen))), 20, 56))
     views = []
     for plane in chosen:
@@ -297,13 +295,13 @@ def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[d
             "low": _numbers(plane.low),
             "high": _numbers(plane.high),
             "grid": grid,
-            "density": planes.text(planes.densities(found.data, plane, grid)),
-            "components": planes.text(
-                np.stack([planes.pack_components(theta, plane) for theta in thetas])
+            "density": geometry.text(geometry.densities(found.data, plane, grid)),
+            "components": geometry.text(
+                np.stack([geometry.pack_components(theta, plane) for theta in thetas])
             ),
         }
         if include_rows:
-            view["rows"] = planes.text(planes.pack_rows(found.data, plane))
+            view["rows"] = geometry.text(geometry.pack_rows(found.data, plane))
         views.append(view)
     return views
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import in_order
-from fedmixtures.report.planes import MEAN_UNIT, UNIT, bytes_of
+from fedmixtures.report.geometry import MEAN_UNIT, UNIT, bytes_of
 from fedmixtures.report.svg import (
     Axis,
     Number,
@@ -157,10 +157,13 @@ def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
             if off
             else f'<circle class="own" cx="{number(start)}" cy="{number(y)}" r="4"/>'
         )
+        tick = ""
+        if pooled is not None:
+            tick = f'<path class="pooled" d="M{number(x(max(pooled, low)))} {number(y - 6)}v12"/>'
         body.append(
             f'<g class="{css[i]}" data-node="{i}"><title>{escape(words)}</title>'
             f'<path class="bar" d="M{number(start)} {number(y)}H{number(end)}"/>'
-            + (_tick(x(max(pooled, low)), y) if pooled is not None else "")
+            + tick
             + f'{mark}<circle class="new" cx="{number(end)}" cy="{number(y)}" r="5"/>'
             + label(left - 12, y + 4, tags[row], "name", "end")
             + label(width - 64, y + 4, signed(nodes["gain"][i]), "value")
@@ -269,11 +272,7 @@ def choice(content: dict[str, Any]) -> str:
 
 
 def _over_rounds(
-    title: str,
-    rounds: list[int],
-    values: list[Number | None],
-    better: str,
-    over: str = "rounds",
+    title: str, rounds: list[int], values: list[Number | None], better: str, over: str = "rounds"
 ) -> str:
     """A curve; over rounds with a rule that moves with the slider."""
     pairs = [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None]
@@ -306,10 +305,6 @@ def _grid(x: Axis, top: Number, bottom: Number, words: str) -> str:
         for t in x.ticks(6 if x.end - x.start > 400 else 3)
     ]
     return "".join(parts) + label((x.start + x.end) / 2, bottom + 36, words, "axis", "middle")
-
-
-def _tick(x: Number, y: Number) -> str:
-    return f'<path class="pooled" d="M{number(x)} {number(y - 6)}v12"/>'
 
 
 def signed(value: Number | None) -> str:

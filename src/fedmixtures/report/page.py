@@ -32,6 +32,9 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         "brief": shortened,
     }
     order = figures.by_gain(content)
+    # A page without a script shows all of a few nodes, else the best and the worst.
+    half, few = PORTRAITS // 2, len(order) <= PORTRAITS
+    telling = order if few else [*order[:half], *order[-half:]]
     nodes = content["nodes"]
     return environment.from_string(part("page.html.jinja")).render(
         content=content,
@@ -51,7 +54,7 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         choice=figures.choice(content),
         table=order[: STATIC_NODES if static else FIRST_NODES],
         lost=[nodes["label"][i] for i in reversed(order) if nodes["verdict"][i] < 0],
-        portraits=[(i, figures.portrait(content, i)) for i in _telling(order)] if static else [],
+        portraits=[(i, figures.portrait(content, i)) for i in telling] if static else [],
         n_colours=figures.N_COLOURS,
         gain_classes=figures.gain_classes(content),
     )
@@ -75,14 +78,6 @@ def short(value: float | int | None, digits: int = 3) -> str:
 def count(value: float | int) -> str:
     """A whole number with separators."""
     return f"{value:,.0f}"
-
-
-def _telling(order: list[int]) -> list[int]:
-    """The nodes a page without a script shows: all of a few, else the best and the worst."""
-    if len(order) <= PORTRAITS:
-        return order
-    half = PORTRAITS // 2
-    return [*order[:half], *order[-half:]]
 
 
 def headline(content: dict[str, Any]) -> str:

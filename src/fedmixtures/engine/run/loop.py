@@ -133,7 +133,7 @@ class Run:
                     return self.diverged(trouble)
                 states, done = after, done + n
                 self.report(states, done, n)
-                if self.settled(infos, states, done):
+                if self.settled(infos, states):
                     break
         except KeyboardInterrupt:
             if not self.options.keep_interrupted:
@@ -153,9 +153,9 @@ class Run:
             rate *= search.shorter
         return None
 
-    def settled(self, infos: Info, states, done: int) -> bool:
+    def settled(self, infos: Info, states) -> bool:
         """Whether the last of these rounds hardly changed any node's parameters."""
-        if self.options.tol == 0 or done < self.given.opening_rounds:
+        if self.options.tol == 0:
             return False
         size = sum(
             np.square(part).reshape(len(part), -1).sum(1) for part in self.theta(states).parts

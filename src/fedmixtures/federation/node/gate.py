@@ -20,7 +20,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._ties import clearly_less, first_least
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.discrepancy.mmd import MMD, expected_kernel
+from fedmixtures.discrepancy import MMD, expected_kernel
 from fedmixtures.engine.evaluate import log_joint_rows
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES

@@ -31,7 +31,6 @@ from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.baselines import FromLocalFits
 from fedmixtures.methods.compared.pooling import (
     about_means,
-    check_share,
     component_moments,
     e_step,
     matched,
@@ -63,7 +62,7 @@ class GraphFedEM(FromLocalFits):
     n_rounds: int = 40
 
     def __check_init__(self):
-        check_share("alpha", self.alpha)
+        _checks.share("alpha", self.alpha)
         _checks.whole("n_rounds", self.n_rounds, minimum=0)
 
     def run(self, block: Block):

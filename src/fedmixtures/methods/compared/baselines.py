@@ -8,7 +8,7 @@ starts both keep the first. From 200 fits on JAX also makes the starts, with dra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -26,7 +26,7 @@ from fedmixtures.init import (
     BATCHED_FROM,
     clustered_mixture,
     clusterings,
-    distinct_rows,
+    distinct_rows_of_all,
     mixtures_of_many,
     node_seed,
 )
@@ -40,20 +40,9 @@ from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.mixture import Mixture
 
 POOL, HUB = "all nodes together", "the hub"
+Begin = Callable[[list[int]], list[list[Mixture]]]
 BATCH_CELLS = 20_000_000  # rows times components of all fits in one device call, at most
 MANY_ROWS = 50_000  # a fit of this many rows gains from threads
-
-
-@dataclass(frozen=True)
-class OneFit:
-    """One mixture to fit."""
-
-    label: Label
-    rows: np.ndarray
-    counts: np.ndarray  # weight of each row
-    n_components: int
-    seed: int
-    start: Mixture | None = None  # begin here, instead of k-means
 
 
 @dataclass(frozen=True)
@@ -108,46 +97,60 @@ class EMFits(EMMethod, OneShot):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Fits:
         """One fit per node, seeded by its label; from `theta` if given."""
-        start = lambda i: None if theta is None else theta.at(i).trimmed()
-        return self.fit_all(
-            [
-                OneFit(label, *data.of(i), n_components[i], node_seed(seed, label), start(i))
-                for i, label in enumerate(data.labels)
-            ]
-        )
+        seeds = [node_seed(seed, label) for label in data.labels]
+        starts = None if theta is None else [theta.at(i).trimmed() for i in range(data.n_nodes)]
+        return self.fit_all(data, n_components, seeds, starts)
 
-    def fit_all(self, tasks: Sequence[OneFit]) -> Fits:
-        """Fit every task on its own."""
-        tasks = [in_order(task) for task in tasks]
-        whole = filled(together(tasks))
-        counts = {task.label: len(distinct_rows(task.rows, task.counts)[0]) for task in tasks}
-        _checks.enough_rows(counts, {task.label: task.n_components for task in tasks})
-        by_jax = self.engine == "jax" or any(np.isnan(task.rows).any() for task in tasks)
+    def fit_all(
+        self,
+        data: NodeData,
+        ks: Sequence[int],
+        seeds: Sequence[int],
+        starts: Sequence[Mixture] | None = None,
+    ) -> Fits:
+        """Fit every node on its own, with so many components, from its start or from k-means."""
+        data = data.in_order()  # k-means draws by position
+        whole = filled(data)
+        counts = dict(zip(data.labels, distinct_rows_of_all(data).counts.tolist(), strict=True))
+        _checks.enough_rows(counts, dict(zip(data.labels, ks, strict=True)))
+        by_jax = self.engine == "jax" or bool(np.isnan(data.rows).any())
+        many = by_jax and data.n_nodes >= BATCHED_FROM
+
+        def begin(nodes: list[int]) -> list[list[Mixture]]:
+            """The starts of these nodes."""
+            if starts is not None:
+                return [[starts[i]] for i in nodes]
+            if many:
+                which = [ks[i] for i in nodes], [seeds[i] for i in nodes]
+                return self._many_starts(whole.at(nodes), *which)
+            return [self._starts(*whole.of(i), ks[i], seeds[i]) for i in nodes]
+
         # Threads cost more than they bring on rows this few, much more on a busy machine.
-        few = max(len(task.rows) for task in tasks) < MANY_ROWS
+        few = data.counts.max() < MANY_ROWS
         with threadpool_limits(1) if few else nullcontext():
-            return self._by_jax(tasks, whole) if by_jax else self._by_sklearn(tasks)
+            if by_jax:
+                return self._by_jax(data, ks, begin)
+            return self._by_sklearn(data, seeds, begin)
 
-    def _by_sklearn(self, tasks: list[OneFit]) -> Fits:
+    def _by_sklearn(self, data: NodeData, seeds: Sequence[int], begin: Begin) -> Fits:
         from sklearn.exceptions import ConvergenceWarning
 
         fits = Fits([], [])
-        for task in tasks:
-            rows = repeated(task)
+        for i, label in enumerate(data.labels):
+            rows = repeated(label, *data.of(i))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # told once for all nodes
-                starts = self._starts(task, task.rows)
-                tried = [self._sklearn_model(task, start).fit(rows) for start in starts]
+                tried = [self._sklearn_model(start, seeds[i]).fit(rows) for start in begin([i])[0]]
             bounds = np.array([model.lower_bound_ for model in tried])
             model = tried[first_greatest(bounds, scale=1.0)]
             k, d = model.means_.shape
             covariances = TYPES[self.covariance_type].expanded(model.covariances_, k, d)
             fits.mixtures.append(Mixture(model.weights_, model.means_, covariances))
             if not model.converged_:
-                fits.unsettled.append(task.label)
+                fits.unsettled.append(label)
         return fits
 
-    def _sklearn_model(self, task: OneFit, start: Mixture):
+    def _sklearn_model(self, start: Mixture, seed: int):
         from sklearn.mixture import GaussianMixture
 
         weights, means, covariances = start.to_numpy().parts
@@ -155,65 +158,53 @@ class EMFits(EMMethod, OneShot):
         factors = np.linalg.inv(np.linalg.cholesky(covariances))
         precisions = np.swapaxes(factors, -1, -2) @ factors
         return GaussianMixture(
-            task.n_components,
+            start.n_components,
             covariance_type=self.covariance_type,
             reg_covar=self.reg_covar,
             tol=self.tol,
             max_iter=self.max_iter,
-            random_state=task.seed,
+            random_state=seed,
             weights_init=weights / weights.sum(),
             means_init=means,
             precisions_init=TYPES[self.covariance_type].compact(precisions),
         )
 
-    def _by_jax(self, tasks: list[OneFit], whole: NodeData) -> Fits:
-        """`whole`: the rows of all tasks without gaps, for starts."""
-        mixtures: list[Mixture | None] = [None] * len(tasks)
+    def _by_jax(self, data: NodeData, ks: Sequence[int], begin: Begin) -> Fits:
+        mixtures: dict[int, Mixture] = {}
         unsettled = []
-        for batch in batches_of(tasks, self.n_init):
-            here = [tasks[i] for i in batch]
-            rows = [whole.of(i)[0] for i in batch]
-            starts = self._starts_of(here, rows, many=len(tasks) >= BATCHED_FROM)
-            fitted = self._run(here, starts)
+        for batch in batches_of(data.counts, ks, self.n_init):
+            starts = begin(batch)
+            fitted = self._run(data.at(batch), starts)
             first = 0
             for i, own in zip(batch, starts, strict=True):
                 span = slice(first, first + len(own))
-                scale = tasks[i].counts.sum()
+                scale = data.of(i)[1].sum()
                 best = first + int(first_greatest(fitted.log_likelihood[span], scale=scale))
                 mixtures[i] = fitted.theta.at(best).trimmed()
                 if fitted.n_steps[best] >= self.max_iter:
                     unsettled.append(i)
                 first += len(own)
-        labels = [tasks[i].label for i in sorted(unsettled)]
-        return Fits([mixture for mixture in mixtures if mixture is not None], labels)
+        labels = [data.labels[i] for i in sorted(unsettled)]
+        return Fits([mixtures[i] for i in range(data.n_nodes)], labels)
 
-    def _starts_of(
-        self, tasks: list[OneFit], whole: list[np.ndarray], many: bool
-    ) -> list[list[Mixture]]:
-        """The starts of every task; k-means of many tasks runs in JAX, with draws of its own."""
-        if not many or any(task.start is not None for task in tasks):
-            return [self._starts(task, rows) for task, rows in zip(tasks, whole, strict=True)]
-        data = replace(together(tasks), rows=np.concatenate(whole))
-        ks = [task.n_components for task in tasks]
-        seeds = np.array([task.seed for task in tasks], dtype=np.uint32)
-        found = mixtures_of_many(data, ks, seeds, self.n_init, self.reg_covar, keep_all=True)
+    def _many_starts(self, whole: NodeData, ks: list[int], seeds: list[int]) -> list[list[Mixture]]:
+        """The starts of many nodes, by k-means in JAX, with draws of its own."""
+        drawn = np.array(seeds, dtype=np.uint32)
+        found = mixtures_of_many(whole, ks, drawn, self.n_init, self.reg_covar, keep_all=True)
         found = of_type(found, self.covariance_type)
         each = [found.at(i).trimmed() for i in range(len(found.weights))]
-        return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(tasks))]
+        return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(ks))]
 
-    def _starts(self, task: OneFit, rows: np.ndarray) -> list[Mixture]:
+    def _starts(self, rows: np.ndarray, counts: np.ndarray, k: int, seed: int) -> list[Mixture]:
         """The starts scikit-learn would make: one random stream through all of them."""
-        if task.start is not None:
-            return [task.start]
-        k = task.n_components
-        found = clusterings(rows, task.counts, k, self.n_init, task.seed)
-        clustered = lambda labels: clustered_mixture(rows, task.counts, labels, k, self.reg_covar)
+        found = clusterings(rows, counts, k, self.n_init, seed)
+        clustered = lambda labels: clustered_mixture(rows, counts, labels, k, self.reg_covar)
         return [of_type(clustered(one.labels_), self.covariance_type) for one in found]
 
-    def _run(self, tasks: list[OneFit], starts: list[list[Mixture]]) -> BlockFit:
-        """EM from all starts of all tasks of a batch."""
-        owner = np.repeat(np.arange(len(tasks)), [len(own) for own in starts])
-        data = by_pattern(together(tasks))
+    def _run(self, data: NodeData, starts: list[list[Mixture]]) -> BlockFit:
+        """EM from all starts of all nodes of a batch."""
+        owner = np.repeat(np.arange(data.n_nodes), [len(own) for own in starts])
+        data = by_pattern(data)
         rows, counts = padded(data, rounded_up(data.counts.max()))
         theta = Mixture.stack([start for own in starts for start in own])
         with double():
@@ -230,46 +221,28 @@ def _run_batch(theta, rows, counts, owner, numbers, max_iter: int, prior, kind: 
     return expectation_maximisation(theta, rows[owner], counts[owner], *how)
 
 
-def together(tasks: Sequence[OneFit]) -> NodeData:
-    """The rows of all tasks, each as a node."""
-    sizes = [len(task.rows) for task in tasks]
-    return NodeData(
-        labels=tuple(task.label for task in tasks),
-        rows=np.concatenate([task.rows for task in tasks]),
-        row_weights=np.concatenate([task.counts for task in tasks]),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        source_index=np.arange(sum(sizes)),
-    )
-
-
-def batches_of(tasks: list[OneFit], n_init: int) -> list[list[int]]:
-    """Tasks of alike size together, so that little is padded; a bounded number at a time."""
+def batches_of(counts: np.ndarray, ks: Sequence[int], n_init: int) -> list[list[int]]:
+    """Nodes of alike size together, so that little is padded; a bounded number at a time."""
     by_size: dict[int, list[int]] = {}
-    for i, task in enumerate(tasks):
-        by_size.setdefault(max(len(task.rows) - 1, 1).bit_length(), []).append(i)
+    for i, count in enumerate(counts.tolist()):
+        by_size.setdefault(max(count - 1, 1).bit_length(), []).append(i)
     batches = []
     for bits, members in sorted(by_size.items()):
-        k = max(tasks[i].n_components for i in members)
+        k = max(ks[i] for i in members)
         width = max(1, BATCH_CELLS // (n_init * k << bits))
         batches += [members[i : i + width] for i in range(0, len(members), width)]
     return batches
 
 
-def in_order(task: OneFit) -> OneFit:
-    """Rows in their own order, whatever order they came in: k-means draws by position."""
-    order = np.lexsort(task.rows.T[::-1])
-    return replace(task, rows=task.rows[order], counts=task.counts[order])
-
-
-def repeated(task: OneFit) -> np.ndarray:
+def repeated(label: Label, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Rows as often as they count."""
-    times = np.rint(task.counts).astype(int)
-    if not np.allclose(task.counts, times):
+    times = np.rint(counts).astype(int)
+    if not np.allclose(counts, times):
         raise ValueError(
-            f"`sample_weight` has fractions at {_checks.plain(task.label)!r}, which scikit-learn's "
+            f"`sample_weight` has fractions at {_checks.plain(label)!r}, which scikit-learn's "
             "mixture cannot count. Use engine='jax'."
         )
-    return np.repeat(task.rows, times, axis=0)
+    return np.repeat(rows, times, axis=0)
 
 
 class Local(EMFits):
@@ -309,10 +282,9 @@ class Centralized(EMFits):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """One fit of the pooled rows; a given start is that of the first node."""
-        start = None if theta is None else theta.at(0).trimmed()
-        fits = self.fit_all(
-            [OneFit(POOL, data.rows, data.row_weights, n_components[0], seed, start)]
-        )
+        starts = None if theta is None else [theta.at(0).trimmed()]
+        pool = replace(data, labels=(POOL,), offsets=np.array([0, len(data.rows)]))
+        fits = self.fit_all(pool, n_components[:1], [seed], starts)
         weighted = not (data.row_weights == 1).all()
         sent = data.counts * (data.n_features + weighted)
         return to_all(fits.mixtures[0], fits.message(self.max_iter), sent)
@@ -355,8 +327,8 @@ class FedGenGMM(EMFits):
         """Local fits, synthetic rows, one fit of them."""
         local = self.fit_nodes(data, n_components, theta, seed)
         rows = self.synthetic_rows(local.mixtures, data, seed)
-        task = OneFit(HUB, rows, np.ones(len(rows)), max(n_components), node_seed(seed, HUB))
-        pooled = self.fit_all([task])
+        hub = replace(NodeData.from_rows(rows), labels=(HUB,))
+        pooled = self.fit_all(hub, [max(n_components)], [node_seed(seed, HUB)])
         sent = np.array([n_numbers(mixture) + 1 for mixture in local.mixtures])
         message = local.message(self.max_iter) or pooled.message(self.max_iter)
         return to_all(pooled.mixtures[0], message, sent)

@@ -28,14 +28,7 @@ from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import EMMethod, like, weights_of
-from fedmixtures.methods.programs import (
-    Inbox,
-    Info,
-    Keys,
-    NodeProgram,
-    NodeRows,
-    squared_distance,
-)
+from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram, NodeRows, squared_distance
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
 from fedmixtures.mixture.mixture import Mixture
@@ -148,7 +141,8 @@ class ConsensusEM(EMMethod, NodeProgram):
     def _filtered(self, state: FilterState, received: tuple, weight: PerSlot) -> OriginMoments:
         """The new state of the filter."""
         reach = 1 + 2 * weight.sum(-1)
-        pull = lambda x, u, xs, us: u + _over_slots(weight, xs + us) - x * like(reach, x)
+        heard = lambda parts: jnp.einsum("ns,ns...->n...", weight, parts)
+        pull = lambda x, u, xs, us: u + heard(xs + us) - x * like(reach, x)
         terms = state.mixed, state.own, *received
         return jax.tree.map(lambda x, *rest: x + self.eps * pull(x, *rest), *terms)
 
@@ -189,7 +183,3 @@ def _matching(own: OriginMoments, other: OriginMoments) -> Array:
     mean = lambda x: x.first / jnp.maximum(x.mass, EMPTY)[:, None]
     squares = jnp.square(mean(own)[:, None, :] - mean(other)[None, :, :]).sum(-1)
     return best_matching(jnp.sqrt(squares))
-
-
-def _over_slots(weight: PerSlot, parts: Array) -> Array:
-    return jnp.einsum("ns,ns...->n...", weight, parts)

@@ -63,19 +63,14 @@ class DFMR(FromLocalFits):
             # In the order of labels, so that nodes with the same neighbours reduce alike, and once.
             members = tuple(int(lines[label]) for label in sorted(lines))
             if members not in found:
-                found[members] = self._reduced(table, rows, np.array(members))
+                near = np.array(members)
+                stays = near[central(l2_distances(table.at(near)), self.exponent)]
+                how = self.max_iter, self.covariance_type
+                found[members] = reduced(table.at(stays), rows[stays], *how), stays
             mixture, stays = found[members]
             kept[edges] = np.isin(block.sender[edges], stays)
             results.append(mixture)
         return Outcome(Mixture.stack(results), edges={"kept": kept})
-
-    def _reduced(
-        self, table: Mixture, rows: np.ndarray, members: np.ndarray
-    ) -> tuple[Mixture, np.ndarray]:
-        """One mixture of the members that stay, and who they are."""
-        stays = members[central(l2_distances(table.at(members)), self.exponent)]
-        how = self.max_iter, self.covariance_type
-        return reduced(table.at(stays), rows[stays], *how), stays
 
 
 def l2_distances(mixtures: Mixture) -> np.ndarray:

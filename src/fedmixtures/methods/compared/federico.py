@@ -16,11 +16,9 @@ import jax
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._types import Array
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.baselines import FromLocalFits
 from fedmixtures.methods.compared.pooling import (
-    check_share,
     density_rows,
     e_step,
     over_edges,
@@ -28,7 +26,6 @@ from fedmixtures.methods.compared.pooling import (
     summed,
 )
 from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
-from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 
 REFIT_STEPS = 20  # EM steps on the rows that do not judge, from the fit of all rows
@@ -60,7 +57,7 @@ class FedeRiCo(FromLocalFits):
 
     def __check_init__(self):
         _checks.one_of("choice", self.choice, ("row", "node"))
-        check_share("held_out_share", self.held_out_share, 0.5)
+        _checks.share("held_out_share", self.held_out_share, 0.5)
         _checks.whole("n_rounds", self.n_rounds, minimum=1)
 
     def run(self, block: Block):
@@ -69,8 +66,8 @@ class FedeRiCo(FromLocalFits):
         n, judging = len(rows), self._judging(counts)
         fitted = np.where(judging, 0.0, counts) if self.held_out_share else counts
         theta = self.local_fits(block)
-        if self.held_out_share:
-            theta = self._refitted(theta, rows, fitted)
+        for _ in range(REFIT_STEPS if self.held_out_share else 0):
+            theta = self.m_step_on_host(theta, e_step(theta, rows, fitted))
         # a node looks at its own model and at one over every edge: the first n views, and the rest.
         node = np.concatenate([np.arange(n), block.receiver])
         share = 1 / np.bincount(node)[node]
@@ -97,12 +94,6 @@ class FedeRiCo(FromLocalFits):
             return counts > 0
         every = max(2, round(1 / self.held_out_share))
         return (counts > 0) & (np.cumsum(counts > 0, axis=1) % every == 0)
-
-    def _refitted(self, theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Mixture:
-        """EM on the rows that do not judge, from the fit of all rows."""
-        for _ in range(REFIT_STEPS):
-            theta = self.m_step_on_host(theta, e_step(theta, rows, counts))
-        return theta
 
 
 def weighed(
@@ -133,8 +124,5 @@ def joined(models: Mixture, share: np.ndarray, node: np.ndarray) -> Mixture:
     share, found = np.where(share > SMALLEST_SHARE, share, 0.0), []
     for i in range(node.max() + 1):
         used = np.flatnonzero((node == i) & (share > 0))
-        own = share[used] / share[used].sum()
-        weights, means, covariances = (part[used] for part in models.parts)
-        flat = lambda part: part.reshape(-1, *part.shape[2:])
-        found.append(Mixture(flat(own[:, None] * weights), flat(means), flat(covariances)))
+        found.append(models.at(used).summed(share[used] / share[used].sum()))
     return Mixture.stack(found)

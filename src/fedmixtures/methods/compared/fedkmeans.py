@@ -18,14 +18,7 @@ from fedmixtures._ties import first_least
 from fedmixtures._types import Array, Means, NodeKeys, PerNode
 from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.methods.base import Method, Participants, Prepared
-from fedmixtures.methods.programs import (
-    HubProgram,
-    Inbox,
-    Info,
-    Keys,
-    NodeProgram,
-    NodeRows,
-)
+from fedmixtures.methods.programs import HubProgram, Inbox, Info, Keys, NodeProgram, NodeRows
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -82,12 +81,6 @@ def warn_of_retired(method: Method, *names: str) -> None:
             )
 
 
-def check_share(name: str, value: float, most: float = 1.0) -> None:
-    """A number from zero to `most`."""
-    if not 0.0 <= value <= most:
-        raise ValueError(f"`{name}` is {value!r}. Give a number from 0 to {most:g}.")
-
-
 def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) -> Weights:
     """Shares of the mass, none of them zero."""
     mass = mass if prior is None else mass + prior.extra_mass
@@ -155,11 +148,7 @@ def aligned_start(theta: Mixture, participants: Participants, n_orders: int = 50
         orders = tried[first_least(np.array([total for total, _ in tried]))][1]
     placed = np.empty_like(orders)
     placed[by_label] = orders
-    parts = [
-        np.take_along_axis(part, placed.reshape(n, k, *(1,) * (part.ndim - 2)), 1)
-        for part in theta.parts
-    ]
-    return Mixture(*parts)
+    return theta.relabel(placed)
 
 
 def _placed(means: np.ndarray, sequence: np.ndarray) -> tuple[float, np.ndarray]:
@@ -181,9 +170,7 @@ def _placed(means: np.ndarray, sequence: np.ndarray) -> tuple[float, np.ndarray]
 
 def padded_rows(data: NodeData) -> tuple[Array | GappyRows, np.ndarray]:
     """Rows (nodes, m, d) and their counts (nodes, m), sorted; padding counts zero."""
-    order = np.lexsort((*data.rows.T[::-1], data.node_index))
-    sorted_ = replace(data, rows=data.rows[order], row_weights=data.row_weights[order])
-    data = by_pattern(sorted_)
+    data = by_pattern(data.in_order())
     return padded(data, rounded_up(int(data.counts.max())))
 
 
