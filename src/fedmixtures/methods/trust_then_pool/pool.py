@@ -19,7 +19,7 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import fused, replaced, with_either, worth_selecting, xp
 from fedmixtures.methods.conversation import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import Base, Fit, best_of
+from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
@@ -277,7 +277,7 @@ def _without_own(
 ) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
     theta, mine = fit.theta, fit.own
-    rest = possible(_others(total, mine), FEW)
+    rest = possible(_others(total, mine), FEW, LEAST)
     base, nu = Base.of(theta, rest), xp.asarray(nu, theta.means.dtype)
     folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
     level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)
