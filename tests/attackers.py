@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -97,19 +99,32 @@ class Reader:
 
     def __init__(self, thetas, totals, errors):
         """Weights, means and covariances; flat sums; standard deviations of their errors."""
+        parts = [np.stack(part) for part in zip(*thetas, strict=True)]
+        totals, errors = np.stack(totals), np.stack(errors)
+        weights, means, units = parts[0], parts[1], np.linalg.inv(np.linalg.cholesky(parts[2]))
+        self.d = means.shape[-1]
+        constant = np.log(np.maximum(weights, 1e-300)) + np.linalg.slogdet(units)[1]
+        constant = constant - 0.5 * self.d * np.log(2 * np.pi)
+        self.steps = constant, means, units, errors
+        self.wanted = (totals / errors).ravel()
+        self.last = [part[-1][weights[-1] > 0] for part in parts]
+
+    def added(self, x: np.ndarray) -> np.ndarray:
+        """What every row adds to all sums, in units of their errors."""
+        return self._compiled()[0](x, *self.steps)
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        """And how that changes with the row: (rows, sums, features)."""
+        return self._compiled()[1](x, *self.steps)
+
+    @staticmethod
+    @cache
+    def _compiled() -> tuple[Callable, Callable]:
         import jax
         import jax.numpy as jnp
 
-        parts = [np.stack(part) for part in zip(*thetas, strict=True)]
-        totals, errors = np.stack(totals), np.stack(errors)
-        d = parts[1].shape[-1]
-        upper = np.triu_indices(d)
-        weights, means, units = parts[0], parts[1], np.linalg.inv(np.linalg.cholesky(parts[2]))
-        constant = np.log(np.maximum(weights, 1e-300)) + np.linalg.slogdet(units)[1]
-        constant = constant - 0.5 * d * np.log(2 * np.pi)
-
-        def added(x):
-            """What one row adds to all sums, in units of their errors."""
+        def added(x, constant, means, units, errors):
+            upper = np.triu_indices(means.shape[-1])
             off = jnp.einsum("ekij,ekj->eki", units, x[None, None] - means)
             joint = constant - 0.5 * jnp.square(off).sum(-1)
             r = jax.nn.softmax(joint, axis=1)[..., None]
@@ -118,20 +133,20 @@ class Reader:
             sums += [(r * part).reshape(len(r), -1) for part in (off, outer)]
             return (jnp.concatenate(sums, axis=1) / errors).ravel()
 
-        with jax.enable_x64(True):
-            self.added = jax.jit(jax.vmap(added))
-            self.slope = jax.jit(jax.vmap(jax.jacfwd(added)))
-        self.wanted = (totals / errors).ravel()
-        self.last = [part[-1][weights[-1] > 0] for part in parts]
-        self.d = d
+        by_row = lambda function: jax.jit(jax.vmap(function, (0, None, None, None, None)))
+
+        def double(function):
+            def called(*arrays):
+                with jax.enable_x64(True):
+                    return np.asarray(function(*arrays))
+
+            return called
+
+        return double(by_row(added)), double(by_row(jax.jacfwd(added)))
 
     def known(self, x: np.ndarray) -> np.ndarray:
         """Information matrix of all rows by the sums alone."""
-        import jax
-
-        with jax.enable_x64(True):
-            slope = np.asarray(self.slope(x))
-        slope = np.moveaxis(slope, 1, 0).reshape(len(self.wanted), -1)
+        slope = np.moveaxis(self.slope(x), 1, 0).reshape(len(self.wanted), -1)
         return slope.T @ slope
 
     def information(self, x: np.ndarray, blur: float = 1.0) -> tuple[np.ndarray, ...]:
@@ -139,11 +154,8 @@ class Reader:
 
         `blur`: as if all errors were so many times as large.
         """
-        import jax
-
-        with jax.enable_x64(True):
-            residual = (np.asarray(self.added(x)).sum(0) - self.wanted) / blur
-            slope = np.asarray(self.slope(x)) / blur
+        residual = (self.added(x).sum(0) - self.wanted) / blur
+        slope = self.slope(x) / blur
         joint = log_joint(*self.last, x)
         r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
         inverse = np.linalg.inv(self.last[2])

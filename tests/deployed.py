@@ -15,6 +15,8 @@ import numpy as np
 
 from federated import SITES, a_job, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
+from fedmixtures.federation.node.store import KIND
+from fedmixtures.io.storage import read_arrays
 
 CANARY = 3.0517593281746529
 """A value in one row of aachen, to be searched for everywhere else."""
@@ -91,6 +93,13 @@ def site_log(machine, name: str, job=None) -> list[dict]:
     path = machine.folder / "sites" / name / "state" / "log.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return lines if job is None else [line for line in lines if line.get("job") == job.key]
+
+
+def saved(machine, name: str, job) -> tuple[int, list[np.ndarray]]:
+    """The last round that a site has kept, and the arrays of its state."""
+    folder = machine.folder / "sites" / name / "state" / f"{job.name}-{job.key[:12]}"
+    arrays, header = read_arrays(max(folder.glob("round-*")), KIND)
+    return header["round"], [arrays[key] for key in sorted(arrays) if key.startswith("state.")]
 
 
 class Wire:

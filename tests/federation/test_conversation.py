@@ -9,24 +9,17 @@ import pytest
 
 from federated import SITES, WIDE_OPEN, Sites, a_job, engine_solution, same_bits, site_rows
 from fedmixtures import TrustThenPool
+from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import JobError
-from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
-from fedmixtures.federation.node.job_program import DANGER
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.message import ModelRefused
 
 ROWS = site_rows((60, 60, 60, 60))
 QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 1, 1)}
-LIMITS = {"couplings": ("trust-then-pool",)}
-
-
-@pytest.fixture(autouse=True)
-def allowed(monkeypatch):
-    monkeypatch.setenv(DANGER, "yes")
 
 
 def trust_job(kind="full", **entries):
@@ -37,19 +30,15 @@ def trust_job(kind="full", **entries):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The default job to its end, at the sites' defaults."""
-    import os
-
-    os.environ[DANGER] = "yes"
-    sites = Sites(tmp_path_factory.mktemp("trust"), ROWS, gate=Gate(), **LIMITS)
+    sites = Sites(tmp_path_factory.mktemp("trust"), ROWS, gate=Gate())
     job = a_job(TrustThenPool())
     exchange = sites.run(job)
-    del os.environ[DANGER]
     return sites, job, exchange
 
 
 @pytest.mark.parametrize("kind", ["full", "spherical"])
 def test_without_gate_and_rounding_it_is_the_engine_s(kind, tmp_path):
-    sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN, **LIMITS), trust_job(kind)
+    sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN), trust_job(kind)
     sites.run(job)
     alone = engine_solution(job, ROWS, block_size=None)
     for name, found in sites.results(job).items():
@@ -70,9 +59,9 @@ def test_all_members_come_to_the_same_end(finished):
 def test_a_killed_site_goes_on_where_it_was(tmp_path):
     """Every phase: at each of some exchanges all sites are new processes, the end is the same."""
     job = trust_job()
-    reference = Sites(tmp_path / "undisturbed", ROWS, gate=Gate(), **LIMITS)
+    reference = Sites(tmp_path / "undisturbed", ROWS, gate=Gate())
     reference.run(job)
-    sites = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS)
+    sites = Sites(tmp_path, ROWS, gate=Gate())
     sites.keys, sites.roster = reference.keys, reference.roster  # the same secret offsets
     sites.nodes = {name: sites.started(name) for name in SITES}
     exchange, t = sites.rounds(job), 0
@@ -103,7 +92,7 @@ def test_the_default_job_needs_all_the_sums_that_sites_allow_by_default(finished
 @pytest.mark.parametrize("t", [1, 6, 30])
 def test_who_leaves_for_good_does_not_end_the_job(tmp_path, t):
     """In a sum or in between, in the first exchange or later: the others come to an end."""
-    sites, job = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS), trust_job()
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
     exchange = sites.rounds(job)
     exchange.begin()
     for reached in range(t):
@@ -125,7 +114,7 @@ def test_who_leaves_for_good_does_not_end_the_job(tmp_path, t):
 
 
 def test_who_never_comes_is_left_out(tmp_path):
-    sites, job = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS), trust_job()
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
     del sites.nodes["delft"]
     sites.run(job)
     sums = json.loads((tmp_path / "aachen" / "sums.json").read_text())["rows"]
@@ -134,7 +123,7 @@ def test_who_never_comes_is_left_out(tmp_path):
 
 
 def test_fewer_than_half_do_not_go_on(tmp_path):
-    sites, job = Sites(tmp_path, ROWS, gate=Gate(), **LIMITS), trust_job()
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
     sites.nodes = {"aachen": sites.nodes["aachen"]}
     with pytest.raises(NodeRefused, match="fewer than half"):
         sites.rounds(job).begin()
@@ -167,7 +156,7 @@ def test_what_left_is_told_from_the_site_s_own_record(finished):
 
 
 def test_more_sums_than_the_site_allows_end_the_job(tmp_path):
-    sites = Sites(tmp_path, ROWS, gate=Gate(), releases=ReleaseBudget(max_sums=5), **LIMITS)
+    sites = Sites(tmp_path, ROWS, gate=Gate(), releases=ReleaseBudget(max_sums=5))
     with pytest.raises(NodeRefused, match="max_sums"):
         sites.run(trust_job())
 

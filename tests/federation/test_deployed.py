@@ -13,7 +13,22 @@ import numpy as np
 import pytest
 
 from deployed import KINDS, ROWS, Wire, a_fit, federation, fitted, hub_address, site_log
-from federated import EDGES, SITES, Sites, a_job, engine_solution, record, same_bits, site_rows
+from federated import (
+    EDGES,
+    SITES,
+    Sites,
+    a_job,
+    engine_solution,
+    log_lines,
+    record,
+    same_bits,
+    site_rows,
+)
+from fedmixtures import TrustThenPool
+from fedmixtures.federation.masked_sums import to_fixed
+from fedmixtures.federation.node import release
+from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.wire.message import MaskedShare
 from helpers import assert_close
 
 pytest.importorskip("nvflare")
@@ -68,20 +83,15 @@ def test_nvflare_s_simulator_gives_the_same_models(tmp_path, home, kind):
            seconds=time.time() - began)  # fmt: skip
 
 
-def test_trust_then_pool_by_masked_sums(tmp_path, home, monkeypatch):
+def test_trust_then_pool_by_masked_sums(tmp_path, home):
     """Four sites over mutual TLS, one killed and back, to the bit the models without a network."""
-    from fedmixtures import TrustThenPool
-    from fedmixtures.federation.node.job_program import DANGER
-
-    monkeypatch.setenv(DANGER, "yes")
     rows = site_rows((60, 60, 60, 60))
     method = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 2, 4))
     job = a_job(method, n_components=dict.fromkeys(SITES, 2), n_rounds=400, collector="researcher")
-    sections = {"limits": {"couplings": ["trust-then-pool"]}}
-    with federation(tmp_path / "fed", rows, sections=sections) as machine:
+    with federation(tmp_path / "fed", rows) as machine:
         machine.driver.listener.when(20, machine.parties["cork"].crash)
         record_, models = fitted(machine, job)
-    sites = Sites(tmp_path / "alone", rows, couplings=("trust-then-pool",))
+    sites = Sites(tmp_path / "alone", rows)
     sites.run(job)
     # Released in the same way (gated, unrounded), as the researcher gets them.
     expected = {
@@ -99,17 +109,12 @@ def test_trust_then_pool_by_masked_sums(tmp_path, home, monkeypatch):
            seconds_of_the_exchanges=record_.segments[-1]["rounds_s"])  # fmt: skip
 
 
-def test_a_member_that_leaves_for_good_does_not_end_the_job(tmp_path, home, monkeypatch):
+def test_a_member_that_leaves_for_good_does_not_end_the_job(tmp_path, home):
     """Stopped inside the sums over everybody; the three others come to an end without it."""
-    from fedmixtures import TrustThenPool
-    from fedmixtures.federation.node.job_program import DANGER
-
-    monkeypatch.setenv(DANGER, "yes")
     method = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 2, 4))
     job = a_job(method, n_components=dict.fromkeys(SITES, 2), n_rounds=400, collector="researcher")
-    sections = {"limits": {"couplings": ["trust-then-pool"]}}
     rows = site_rows((60, 60, 60, 60))
-    with federation(tmp_path / "fed", rows, sections=sections) as machine:
+    with federation(tmp_path / "fed", rows) as machine:
         machine.driver.listener.when(12, machine.parties["cork"].stop)
         record_, models = fitted(machine, job, patience=15)
     assert set(models) == set(SITES) - {"cork"}
@@ -128,7 +133,7 @@ def costs(machine, job) -> dict:
         for name, party in machine.parties.items():
             memory[name] = sorted(p.memory_info().rss >> 20 for p in party.working())
 
-    told.when(job.n_rounds // 2, look)
+    told.when(20, look, len(machine.sites))
     passed = []  # rounds that all sites have done, with the bytes seen on the wire until then
 
     def noted(event, what):
@@ -140,29 +145,31 @@ def costs(machine, job) -> dict:
         machine.driver.listener = noted
         watched, _ = fitted(machine, job)
         machine.driver.listener = told
-    running = [entry for entry in passed if 0 < entry[0] < job.n_rounds]
-    (first, before), (last, after) = running[0], running[-1]
     (segment,) = watched.segments
+    n_rounds = max(how["round"] for how in segment["progress"].values())
+    running = [entry for entry in passed if 0 < entry[0] < n_rounds]
+    (first, before), (last, after) = running[0], running[-1]
     logs = {name: site_log(machine, name, job) for name in machine.sites}
-    boxes = {line["bytes"] for log in logs.values() for line in log if line["event"] == "sent"}
+    boxes = [line["bytes"] for log in logs.values() for line in log if line["event"] == "sent"]
     runs = [line for log in logs.values() for line in log if line["event"] == "ran"]
     k, d = job.most_components, len(job.features)
+    on_the_wire = (after - before) / (last - first)
     return {
         "sites": len(machine.sites),
         "edges": len(job.edges),
-        "rounds": job.n_rounds,
+        "rounds": n_rounds,
         "components": k,
         "features": d,
         "seconds_to_get_ready": segment["ready_s"],
-        "seconds_per_round": segment["rounds_s"] / job.n_rounds,
+        "seconds_per_round": segment["rounds_s"] / n_rounds,
         "share_of_a_round_inside_our_node": float(
             np.mean([run["in_node"] / run["seconds"] for run in runs])
         ),
-        "bytes_of_a_box": sorted(boxes),
-        "bytes_of_its_numbers": 8 * (k + k * d + k * d * d),
-        "bytes_on_the_wire_per_edge_direction_and_round": (
-            (after - before) / (last - first) / (2 * len(job.edges))
-        ),
+        "bytes_of_a_box": sorted(set(boxes)),
+        "bytes_of_a_mixture": 8 * (k + k * d + k * d * d),
+        "bytes_of_all_boxes_per_site": sum(boxes) / len(machine.sites),
+        "bytes_on_the_wire_per_site_and_round": on_the_wire / len(machine.sites),
+        "bytes_on_the_wire_per_edge_direction_and_round": on_the_wire / (2 * len(job.edges)),
         "times_a_box_crosses_the_wire": 2,
         "megabytes_resident": memory,
     }
@@ -176,15 +183,55 @@ def test_what_four_sites_cost(machine):
     record("cost-4-sites", seed=job.seed, **figures)
 
 
-def test_what_ten_sites_cost(tmp_path, home):
+def ten_sites() -> dict:
+    """Rows of ten sites, and a graph of fifteen edges."""
     names = [f"site-{i}" for i in range(10)]
-    rows = {name: ROWS[SITES[i % 4]] for i, name in enumerate(names)}
     ring = [(names[i], names[(i + 1) % 10], 1.0) for i in range(10)]
     across = [(names[i], names[i + 5], 1.0) for i in range(5)]
-    job = a_fit("mmd", 100, n_components=dict.fromkeys(names, 3), edges=(*ring, *across))
+    return {
+        "rows": {name: ROWS[SITES[i % 4]] for i, name in enumerate(names)},
+        "edges": (*ring, *across),
+    }
+
+
+def test_what_ten_sites_cost(tmp_path, home):
+    rows, edges = ten_sites().values()
+    job = a_fit("mmd", 100, n_components=dict.fromkeys(rows, 3), edges=edges)
     with federation(tmp_path / "fed", rows) as machine:
         figures = costs(machine, job)
     record("cost-10-sites", seed=job.seed, **figures)
+
+
+@pytest.mark.parametrize("n_sites", [4, 10])
+def test_what_masked_sums_cost(tmp_path, home, monkeypatch, n_sites):
+    """The default job between sites; and in one process, with masks and without."""
+    rows, edges = (ROWS, EDGES) if n_sites == 4 else ten_sites().values()
+    entries = {"n_components": dict.fromkeys(rows, 3), "edges": edges, "collector": "researcher"}
+    job = a_job(TrustThenPool(), **entries)
+    with federation(tmp_path / "fed", rows) as machine:
+        figures = costs(machine, job)
+    in_one_process = {}
+    for masks in ("compiling", "with masks", "without masks"):
+        if masks == "without masks":
+            bare = lambda point, share, values, session: MaskedShare(to_fixed(values), share.seen)
+            monkeypatch.setattr(release, "_masked", bare)
+        sites = Sites(tmp_path / masks, rows, gate=Gate())
+        began = time.process_time()
+        exchange = sites.run(job)
+        seconds = time.process_time() - began
+        logs = [log_lines(tmp_path / masks, name) for name in rows]
+        sent = [line["bytes"] for log in logs for line in log if line["event"] == "sent"]
+        in_one_process[masks] = {
+            "cpu_seconds_of_a_site_per_round": seconds
+            / n_sites
+            / exchange.sites[job.sites[0]].round,
+            "bytes_of_all_boxes_per_site": sum(sent) / n_sites,
+        }
+    del in_one_process["compiling"]
+    record(f"cost-{n_sites}-sites-masked", seed=job.seed, between_sites=figures,
+           in_one_process=in_one_process)  # fmt: skip
+    with_, without = in_one_process.values()
+    assert with_["bytes_of_all_boxes_per_site"] == without["bytes_of_all_boxes_per_site"]
 
 
 def test_a_class_off_the_list_is_refused(machine, tmp_path):

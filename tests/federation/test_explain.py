@@ -47,8 +47,11 @@ def page(tmp_path):
     return written
 
 
-def test_the_page_as_it_is_printed(page):
-    assert page(SITE) == (Path(__file__).parent / "explain.txt").read_text()
+@pytest.mark.parametrize("method", ["gtv", "trust"])
+def test_the_page_as_it_is_printed(page, method):
+    """The default method is trust."""
+    job = JOB if method == "gtv" else JOB.replace('method = "gtv-mmd"', "")
+    assert page(SITE, job) == (Path(__file__).parent / f"explain-{method}.txt").read_text()
 
 
 def test_the_covariance_type_says_how_many_numbers_leave(page):
@@ -68,23 +71,9 @@ def test_privacy_is_explained_by_its_noise(page):
     assert "Epsilon in all jobs together: at most 3." in text
 
 
-def test_sums_are_explained(page, monkeypatch):
-    from fedmixtures.federation.node.job_program import DANGER
-
-    monkeypatch.setenv(DANGER, "yes")
-    job = JOB.replace('method = "gtv-mmd"', 'method = "trust"')
-    text = " ".join(page(SITE, job).split())
-    assert "its part of sums of statistics over at least three sites" in text
-    assert "parts of at most 40 sums over the same members" in text
-    assert "'trust-then-pool' is not among those allowed" in text
-
-
-def test_private_sums_are_explained(page, monkeypatch):
-    from fedmixtures.federation.node.job_program import DANGER
-
-    monkeypatch.setenv(DANGER, "yes")
-    job = JOB.replace('method = "gtv-mmd"', 'method = "trust"').replace("40", "10")
-    site = SITE + 'couplings = ["trust-then-pool"]\n[privacy]\nepsilon = 3.0\n'
+def test_private_sums_are_explained(page):
+    job = JOB.replace('method = "gtv-mmd"', "").replace("40", "10")
+    site = SITE + "[privacy]\nepsilon = 3.0\n"
     text = " ".join(page(site, job + "privacy = { clip = 3.0, noise = 5.0 }\n").split())
     assert "allowed by this site's file" in text
     assert "10 noisy sums" in text

@@ -56,7 +56,7 @@ def phases(folder, monkeypatch) -> list[str]:
             answer = yield exchange
 
     monkeypatch.setattr(Requests, "_carried", watched)
-    Sites(folder, ROWS, couplings=("trust-then-pool",)).run(a_job_of("masked", "phases"))
+    Sites(folder, ROWS).run(a_job_of("masked", "phases"))
     return found
 
 
@@ -148,8 +148,8 @@ def killer():
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory, home, killer):
-    sections = {"release_gate": {}, "limits": {"couplings": ["kl", "trust-then-pool"]}}
-    with federation(tmp_path_factory.mktemp("fed"), listener=killer, sections=sections) as made:
+    gate = {"release_gate": {}}
+    with federation(tmp_path_factory.mktemp("fed"), listener=killer, sections=gate) as made:
         yield made
 
 

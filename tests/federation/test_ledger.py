@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deployed import federation, fitted, site_log
+from deployed import federation, fitted, saved, site_log
 from federated import SITES, a_job, record, site_rows
 from fedmixtures import MMD, FeasibleSet, GTVMin
 from fedmixtures.federation.node.budgets import LockedRecord
@@ -41,7 +41,7 @@ def test_the_ledger_ends_a_fit_and_outlives_its_processes(tmp_path, home):
         job = private_job("past", noise, 3)
         with pytest.raises(FederationError, match="above its budget of 3") as first:
             machine.fit(job, patience=60)
-        stood = {name: machine.saved(job, name).round for name in SITES}
+        stood = {name: saved(machine, name, job)[0] for name in SITES}
         for name in SITES:
             machine.parties[name].crash()
         machine.driver.wait_for(SITES, 120)

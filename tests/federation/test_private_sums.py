@@ -14,7 +14,6 @@ from fedmixtures.data import shifted_blocks
 from fedmixtures.federation.job import JobError
 from fedmixtures.federation.masked_sums import total
 from fedmixtures.federation.node.gate import GateRefusal
-from fedmixtures.federation.node.job_program import DANGER
 from fedmixtures.federation.node.ledger import Ledger, PrivacyBudget, noise_for
 from fedmixtures.federation.node.private_pool import SENSITIVITY, sums_of
 from fedmixtures.federation.node.release import colluders
@@ -25,13 +24,7 @@ from fedmixtures.mixture.mixture import Mixture
 
 SUMS = 6
 ROWS = site_rows((60, 60, 60, 60))
-LIMITS = {"couplings": ("trust-then-pool",)}
 UNITS = {"shift": (1.7, 1.7), "scale": (2.5, 2.5)}
-
-
-@pytest.fixture(autouse=True)
-def allowed(monkeypatch):
-    monkeypatch.setenv(DANGER, "yes")
 
 
 def private_job(noise: float, n_sums: int = SUMS, **entries):
@@ -42,7 +35,7 @@ def private_job(noise: float, n_sums: int = SUMS, **entries):
 
 def first_exchange(folder, job, people=None) -> tuple[Sites, dict]:
     """Sites that stand before the first sum, and what each would send of it."""
-    sites = Sites(folder, ROWS, people=people, **LIMITS)
+    sites = Sites(folder, ROWS, people=people)
     sites.rounds(job).begin()
     sessions = {name: node.sessions[job.key] for name, node in sites.nodes.items()}
     return sites, sessions
@@ -95,7 +88,7 @@ def test_the_same_share_has_the_same_noise_and_another_one_another(tmp_path):
 
 def test_every_sum_is_charged_once_and_a_killed_site_is_not_charged_again(tmp_path):
     noise = noise_for(3.0, 1e-5, SUMS)
-    job, sites = private_job(noise), Sites(tmp_path, ROWS, **LIMITS)
+    job, sites = private_job(noise), Sites(tmp_path, ROWS)
     exchange, t = sites.rounds(job), 0
     exchange.begin()
     while not all(site.is_over for site in exchange.sites.values()):
@@ -117,7 +110,7 @@ def test_every_sum_is_charged_once_and_a_killed_site_is_not_charged_again(tmp_pa
 
 def test_with_little_noise_it_is_em_of_all_rows(tmp_path):
     """And every site has the same mixture of everyone, which is all that leaves."""
-    sites, job = Sites(tmp_path, ROWS, **LIMITS), private_job(1e-3, n_sums=15)
+    sites, job = Sites(tmp_path, ROWS), private_job(1e-3, n_sums=15)
     for node in sites.nodes.values():
         node.ledger.charge = lambda noise, n: None
     sites.run(job)
@@ -151,7 +144,7 @@ def test_nothing_but_noise_leaves_a_private_job(tmp_path):
 
 
 def test_who_leaves_does_not_end_a_private_job(tmp_path):
-    job, sites = private_job(1e6), Sites(tmp_path, ROWS, **LIMITS)
+    job, sites = private_job(1e6), Sites(tmp_path, ROWS)
     exchange = sites.rounds(job)
     exchange.begin()
     for t in range(3):
@@ -197,7 +190,7 @@ def _block(folder, seed: int, n_rows: int, noise: float, n_sums: int) -> dict[st
         tuple(float(f"{v:.1g}") for v in part)
         for part in (made.X_validation.mean(0), made.X_validation.std(0))
     )
-    sites = Sites(folder, rows, **LIMITS)
+    sites = Sites(folder, rows)
     for node in sites.nodes.values():
         node.ledger = node.point.ledger = Ledger(node.ledger.account, PrivacyBudget(np.inf, 1e-5))
     edges = tuple((a, b, 1.0) for a, b in zip(names, names[1:], strict=False))

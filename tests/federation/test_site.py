@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from federated import Sites, a_job, site_rows
-from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, TrustThenPool
+from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.job_program import make_job
@@ -23,7 +23,6 @@ from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, FrameError, request
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, fingerprint
-from fedmixtures.io.storage import encode
 
 TOML = """
 name = "aachen"
@@ -37,17 +36,6 @@ neighbours = ["bergen"]
 [release_gate]
 min_count = 20
 """
-
-
-def test_trust_then_pool_is_refused_between_sites_by_maker_and_site_alike(tmp_path):
-    why = "refused between sites: .* Use GTVMin"
-    with pytest.raises(JobError, match=why):
-        a_job(TrustThenPool())
-    # Whoever makes jobs may have left the check out: the site has not.
-    job = dataclasses.replace(a_job(), method=encode(TrustThenPool()))
-    sites = Sites(tmp_path, site_rows((96, 96, 96, 96)))
-    with pytest.raises(NodeRefused, match=why):
-        sites.run(job)
 
 
 def test_a_site_is_read_from_one_file(tmp_path):

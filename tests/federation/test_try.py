@@ -36,7 +36,7 @@ def test_one_command_from_an_empty_folder(tmp_path, home):
         sent = [line for line in map(json.loads, log.read_text().splitlines()) if "bytes" in line]
         assert sent
         assert all({"round", "to", "bytes"} <= set(line) for line in sent)
-    record("try-mmd", seed=0, command_line="federate try -n 3",
+    record("try", seed=0, command_line="federate try -n 3",
            seconds=took, printed=done.stdout.splitlines())  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fedmixtures.federation.node.job_program import DANGER
 from reproduction.config import load
 from reproduction.kinds import release
 from reproduction.tasks import between_sites
@@ -17,8 +16,7 @@ BLOCKS = {
 }  # fmt: skip
 
 
-def test_without_gate_and_rounding_nothing_is_lost(monkeypatch):
-    monkeypatch.setenv(DANGER, "yes")
+def test_without_gate_and_rounding_nothing_is_lost():
     gates = None, {"rounding": 0.0, "min_count": 0, "per_feature": 0}
     plain, behind = (between_sites.one({**BLOCKS, "gate": gate}, 0) for gate in gates)
     assert len(plain["nodes"]) == 3

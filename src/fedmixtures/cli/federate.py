@@ -50,7 +50,7 @@ def try_(
     nodes: str | None = None,
     graph: str = "full",
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3",
-    method: Annotated[str, Parameter(name=["--method", "-m"])] = "gtv-mmd",
+    method: Annotated[str | None, Parameter(name=["--method", "-m"])] = None,
     covariance: str = "full",
     alpha: str | None = None,
     features: str | None = None,
@@ -78,7 +78,7 @@ def try_(
     k
         Components of every site.
     method
-        gtv-mmd, gtv-kl or gtv-euclidean. trust is refused: its messages give rows away.
+        trust, gtv-mmd, gtv-kl or gtv-euclidean. Unless given, trust; with --alpha, gtv-mmd.
     covariance
         full, tied, diag or spherical, as for `fedmixtures fit`.
     alpha
@@ -86,7 +86,7 @@ def try_(
     features
         Columns to use, as a,b,c.
     rounds
-        Exchanges between sites.
+        Exchanges between sites; trust knows itself when it is done.
     standardize
         As for `fedmixtures fit`. (Between real sites nobody sees all rows: there the job's `shift`
         and `scale` do this.)
@@ -97,8 +97,9 @@ def try_(
     """
     need_nvflare()
     from fedmixtures.cli.federate_try import run_try
-    from fedmixtures.cli.fit import FitSettings, names
+    from fedmixtures.cli.fit import WITH_ALPHA, FitSettings, default_method, names
 
+    method = method or (default_method() if alpha is None else WITH_ALPHA)
     settings = FitSettings(
         data=data, nodes=nodes, features=names(features), graph=graph, method=method, k=k,
         covariance=covariance, alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,

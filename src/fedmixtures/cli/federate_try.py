@@ -17,9 +17,10 @@ from fedmixtures.cli.main import say
 from fedmixtures.cli.prepare import Task, prepare, standardizes, understood
 from fedmixtures.engine.run.watch import Teller
 from fedmixtures.engine.solution import Solution, Traffic
+from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.left import what_left
 from fedmixtures.federation.node.job_program import make_job
+from fedmixtures.federation.node.store import json_lines
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
 from fedmixtures.io.tables import Table
@@ -91,8 +92,8 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
         )
     fitted = collected(task, settings, job, models, machine)
     scores, notes = baseline_scores(task, settings, fitted)
-    left = [f"What left {what_left(config, job)}" for config in machine.configs()]
-    content = write_run(folder, task, settings, fitted, scores, (*notes, *left))
+    left = tuple(what_left(config, job) for config in machine.configs())
+    content = write_run(folder, task, settings, fitted, scores, notes, left)
     say("")
     say(content["headline"], "bold")
     say(f"Open {folder.file('report.html')}")
@@ -130,20 +131,19 @@ def collected(
 ) -> Fitted:
     """What came back, as the report knows it. Losses stay at the sites, so none are shown."""
     mixtures = {name: models[name] for name in task.labels}
-    solution = Solution.collected(mixtures, job.n_rounds, traffic(machine, job))
-    return as_fitted(
-        task, settings, solution, Watch(task, None, Teller(job.n_rounds, enabled=False))
-    )
+    sent = traffic(machine, job)
+    solution = Solution.collected(mixtures, sent.n_rounds, sent)
+    teller = Teller(sent.n_rounds, enabled=False)
+    return as_fitted(task, settings, solution, Watch(task, None, teller))
 
 
 def traffic(machine: OneMachine, job: Job) -> Traffic:
     """Bytes that left each site, by its own log."""
-    import json
-
-    sent, message = {}, 0
-    for name in machine.sites:
-        log = machine.folder / "sites" / name / "state" / "log.jsonl"
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        sizes = [line["bytes"] for line in lines if line["event"] == "sent"]
-        sent[name], message = sum(sizes), max(sizes, default=message)
-    return Traffic(message, sent, "neighbours", job.n_rounds, simulated=False)
+    sent, largest, rounds = {}, 0, 0
+    for config in machine.configs():
+        log = [line for line in json_lines(config.state / "log.jsonl") if line["event"] == "sent"]
+        sizes = [line["bytes"] for line in log]
+        sent[config.name], largest = sum(sizes), max([largest, *sizes])
+        rounds = max([rounds, *(line["round"] for line in log)])
+    whom = "neighbours and sums" if job.needs_all else "neighbours"
+    return Traffic(largest, sent, whom, rounds, simulated=False)

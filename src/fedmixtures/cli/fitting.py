@@ -223,7 +223,7 @@ def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
 
 
 def findings(
-    task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, notes: tuple[str, ...]
+    task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, **more: Any
 ) -> Findings:
     """All there is to report."""
     model, scale = fitted.model, task.scale
@@ -236,7 +236,7 @@ def findings(
         held_out=fitted.watch.held_out,
         settings=shown_settings(settings, model),
         curve={int(k): worth for k, worth in settings.curve.items()},
-        notes=notes,
+        **more,
     )
 
 
@@ -260,13 +260,18 @@ def write_run(
     fitted: Fitted,
     scores: Scores,
     notes: tuple[str, ...] = (),
+    left: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Write everything a run leaves behind; returns the content of the report."""
+    """Write everything a run leaves behind; returns the content of the report.
+
+    `left`: what left each site, by its own log.
+    """
     folder.write_config(settings.to_config())
     folder.write_history(fitted.watch.history())
     write_rows(folder.file(ASSIGNMENTS), task, fitted)
     fitted.model.save(folder.path)
-    found = findings(task, settings, fitted, scores, (*fitted.warnings, *notes))
+    notes = *fitted.warnings, *notes
+    found = findings(task, settings, fitted, scores, notes=notes, left=left)
     content = build_content(found)
     content["headline"] = headline(content)
     write_text(folder.file(CONTENT), json.dumps(content, allow_nan=False))

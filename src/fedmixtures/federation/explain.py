@@ -1,24 +1,34 @@
 """One page for a site's administrator: what a job would release, how often, to whom, by which rule.
 
-It is written from the job and the site's own file, by the same code that would refuse the job.
+It is written from the job and the site's own file, by the same code that would refuse the job; what
+has left, by the site's own log and accounts.
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.left import what_left
-from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases
+from fedmixtures.federation.node.budgets import BudgetSpent, Releases
 from fedmixtures.federation.node.job_program import coupling_of, program_of
-from fedmixtures.federation.node.ledger import spent
+from fedmixtures.federation.node.ledger import Ledger, spent
 from fedmixtures.federation.node.release import colluders
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
+from fedmixtures.federation.node.store import json_lines
 from fedmixtures.mixture.covariance_types import TYPES
 
 WIDTH = 88
+KINDS = {
+    "ModelMessage": "models",
+    "PrivateModelMessage": "models with noise",
+    "Silence": "messages that it has no model to tell",
+    "Whole": "messages of whole numbers about the network",
+    "MaskedShare": "masked parts of sums",
+}
 
 
 def explain(job: Job, config: SiteConfig) -> str:
@@ -36,7 +46,7 @@ def explain(job: Job, config: SiteConfig) -> str:
         *_entry("Data set", f"{config.data_set!r}, {config.data.name}, {_whose(config)}"),
         "",
         "WHAT LEAVES THIS SITE",
-        *_entry("What", _what(job, d)),
+        *_entry("What", _what(job, config, d)),
         *_entry("How often", _how_often(job, config)),
         *_entry("To whom", _to_whom(job, config, neighbours)),
         *_entry("Rule", _rule(job, config, d)),
@@ -44,11 +54,13 @@ def explain(job: Job, config: SiteConfig) -> str:
         "",
         "WHO LEARNS WHAT",
         *_entry("Neighbours", f"{_heard(job)}, and that this site is there."),
+        *(_entry("Members", "of a sum: its total.") if job.needs_all else ()),
         *_entry(
             "Hub", "that this site takes part, the round it has reached, for whom it waits, whose "
-            "messages it refused; sizes and times of boxes, which are all of one size. No model.",
+            "messages it refused; sizes and times of boxes, which are all of one size in a round. "
+            "No model.",
         ),
-        *_entry("Nobody", "rows, row counts, losses."),
+        *_entry("Nobody", _nobody(job)),
         "",
         "WHAT HAS LEFT SO FAR",
         *_entry("Log", what_left(config, job)),
@@ -57,7 +69,14 @@ def explain(job: Job, config: SiteConfig) -> str:
 
 
 def _heard(job: Job) -> str:
-    return "the totals of the sums" if _in_sums(job) else "the models above"
+    if not job.needs_all:
+        return "the models above"
+    return "the totals of the sums" if _in_sums(job) else "the mixture above"
+
+
+def _nobody(job: Job) -> str:
+    counts = "exact row counts, parts of sums" if job.needs_all else "row counts, losses"
+    return f"rows, {counts}."
 
 
 def _entry(name: str, text: str) -> list[str]:
@@ -67,7 +86,7 @@ def _entry(name: str, text: str) -> list[str]:
 def _verdict(job: Job, config: SiteConfig) -> str:
     try:
         config.permit(job, coupling_of(program_of(job)))
-        _releases(config).expect(job.key, _models(job))
+        _releases(config).expect(job.key, job.releases)
     except (JobError, JobRefused, BudgetSpent) as refusal:
         return f"REFUSED. {refusal}."
     return (
@@ -83,10 +102,12 @@ def _method(job: Job) -> str:
     start = (
         "a public start, the same everywhere" if job.privacy else "a k-means start from its rows"
     )
-    rounds = "noisy sums" if _in_sums(job) else "rounds"
+    rounds = f" {job.n_rounds} {'noisy sums' if _in_sums(job) else 'rounds'},"
+    if job.needs_all and not _in_sums(job):
+        rounds = ""  # it knows itself when it is done
     return (
-        f"{method['class']}{kind}, {job.n_rounds} {rounds}, {job.most_components} components, seed "
-        f"{job.seed}, from {start}. All of this is in the signed part."
+        f"{method['class']}{kind},{rounds} {job.most_components} components, seed {job.seed}, from "
+        f"{start}. All of this is in the signed part."
     )
 
 
@@ -102,25 +123,28 @@ def _whose(config: SiteConfig) -> str:
     return f"people counted by the column {config.person!r}"
 
 
+def _people(config: SiteConfig) -> str:
+    return "rows" if config.person is None else "people"
+
+
 def _in_sums(job: Job) -> bool:
     """Whether nothing but sums with noise leaves."""
     return job.needs_all and job.privacy is not None
 
 
-def _what(job: Job, d: int) -> str:
+def _what(job: Job, config: SiteConfig, d: int) -> str:
     if _in_sums(job):
         return "its part of sums of clipped statistics over all sites, with noise; no model."
     k, kind = job.most_components, job.method["fields"].get("covariance_type", "full")
     numbers = k + k * d + TYPES[kind].compact(np.zeros((k, d, d))).size
-    sums = " And its part of sums of statistics over at least three sites." if job.needs_all else ""
+    sums = "" if not job.needs_all else (
+        f" With it the number of {_people(config)}, rounded to a power of two. And its part of "
+        "sums of statistics over at least three sites."
+    )  # fmt: skip
     return (
         f"a Gaussian mixture of this site's rows: at most {k} weights, {k} means and {k} "
         f"covariances ({kind}) of {d} features, {numbers} numbers.{sums}"
     )
-
-
-def _models(job: Job) -> int:
-    return 1 + (job.collector is not None) if job.needs_all else job.releases
 
 
 def _how_often(job: Job, config: SiteConfig) -> str:
@@ -167,7 +191,7 @@ def _rule(job: Job, config: SiteConfig, d: int) -> str:
             f"gets Gaussian noise of {noise:g} times what one {unit} can move it by, in every step."
         )
     gate = config.gate
-    unit = "rows" if config.person is None else "people"
+    unit = _people(config)
     rounding = "as they are" if gate.rounding == 0 else (
         f"rounded by a secret offset to {gate.rounding:g} of the standard error that "
         f"{gate.threshold(d)} {unit} would give, or coarser"
@@ -184,7 +208,7 @@ def _rule(job: Job, config: SiteConfig, d: int) -> str:
 def _budget(job: Job, config: SiteConfig) -> str:
     jobs, models = _releases(config).left()
     text = (
-        f"this job takes 1 of {max(jobs, 0)} jobs and {_models(job)} of {max(models, 0)} models "
+        f"this job takes 1 of {max(jobs, 0)} jobs and {job.releases} of {max(models, 0)} models "
         f"that are left of this data set (max_jobs = {config.releases.max_jobs}, max_models = "
         f"{config.releases.max_models})."
     )
@@ -197,5 +221,44 @@ def _budget(job: Job, config: SiteConfig) -> str:
 
 
 def _releases(config: SiteConfig) -> Releases:
-    account = LockedRecord(config.state / "releases.json", config.mark("releases"))
-    return Releases(account, config.releases, config.data_set)
+    return Releases(config.account("releases"), config.releases, config.data_set)
+
+
+def what_left(config: SiteConfig, job: Job) -> str:
+    """Rounds, kinds of messages, numbers, sums taken part in, and what is used of the budget."""
+    log = [line for line in json_lines(config.state / "log.jsonl") if line.get("job") == job.key]
+    sent = [line for line in log if line["event"] == "sent" and not line.get("again")]
+    again = sum(bool(line.get("again")) for line in log)
+    rounds = sorted({line["round"] for line in sent})
+    if not rounds:
+        return f"{config.name}: nothing left."
+    told = [_told(kind, [s for s in sent if s["kind"] == kind]) for kind in KINDS]
+    text = f"{config.name}, rounds {rounds[0]} to {rounds[-1]}: " + "; ".join(filter(None, told))
+    if again:
+        text += f"; boxes sent once more, unchanged: {again}"
+    return f"{text}. Used of its budget: {_used(config, job)}."
+
+
+def _told(kind: str, lines: Sequence[dict[str, Any]]) -> str:
+    """How many messages of one kind, how large, and to whom; a round's are one to each."""
+    if not lines:
+        return ""
+    rounds = len({line["round"] for line in lines})
+    numbers, to = max(line["numbers"] for line in lines), sorted({line["to"] for line in lines})
+    if kind == "MaskedShare":
+        size = f"at most {numbers} numbers each"
+        return f"{KINDS[kind]}: {rounds}, {size}, of which {', '.join(to)} can read totals alone"
+    size = f", at most {numbers} numbers each" if numbers else ""
+    return f"{KINDS[kind]}: {rounds}{size}, to {', '.join(to)}"
+
+
+def _used(config: SiteConfig, job: Job) -> str:
+    allowed, (jobs, models) = config.releases, _releases(config).left()
+    text = (
+        f"{allowed.max_jobs - jobs} of {allowed.max_jobs} jobs and {allowed.max_models - models} "
+        f"of {allowed.max_models} models"
+    )
+    if job.privacy is not None:
+        epsilon = Ledger(config.account("ledger"), config.privacy).epsilon()
+        text += f", epsilon {epsilon:.2f} of {config.privacy.epsilon:g}"
+    return text

@@ -83,9 +83,11 @@ class Job:
     def releases(self) -> int:
         """Models that leave a site at most.
 
-        One before the first round, one after each, the last once more if there is a collector.
+        One before the first round, of GTV one after each, the last once more if there is a
+        collector.
         """
-        return self.n_rounds + 1 + (self.collector is not None)
+        rounds = 0 if self.needs_all else self.n_rounds
+        return rounds + 1 + (self.collector is not None)
 
     @property
     def most_components(self) -> int:
@@ -273,8 +275,12 @@ def read_job(path: str | Path) -> Job:
     missing = [entry for entry in REQUIRED if entry not in plain]
     if missing:
         raise ValueError(f"{str(path)!r} lacks the entry {missing[0]!r}.")
-    method = resolve_method(plain.get("method", "gtv-mmd"), plain.get("covariance", "full"))
+    method = resolve_method(plain.get("method", "trust"), plain.get("covariance", "full"))
     settings: dict[str, Any] = dict(plain.get("settings", {}))
+    if "feasible" in plain and not hasattr(method, "feasible"):
+        raise ValueError(
+            f"{str(path)!r} has bounds (feasible), which only GTV has: leave them out."
+        )
     if hasattr(method, "feasible"):
         settings["feasible"] = FeasibleSet(**plain.get("feasible", {}))
     method = dataclasses.replace(method, **settings)

@@ -50,6 +50,8 @@ class Findings:
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    """What left each site, by its own log, where nodes were processes of their own."""
     version: str = ""  # of fedmixtures
 
 
@@ -260,6 +262,7 @@ def _traffic(found: Findings) -> dict[str, Any]:
         "recipients": str(getattr(traffic, "recipients", "neighbours")),
         "simulated": bool(getattr(traffic, "simulated", True)),
         "rows_bytes": int(8 * found.data.rows.size),
+        "left": list(found.left),
     }
 
 

@@ -131,12 +131,13 @@ def test_a2_a_round_whose_state_is_gone_is_answered_to_the_same_messages_only(tm
     attacker.say(first)  # the true one gives the true answer
 
 
-def test_a4_jobs_that_differ_in_units_and_seed_are_stopped_by_the_budget(tmp_path):
+def by_many_jobs(folder, victims: int) -> tuple[int, int]:
+    """A4: victims that lose a row, and models that were released by all of them."""
     lost = released = 0
-    for v in range(3):
+    for v in range(victims):
         rng = np.random.default_rng([4, v])
         rows = blobs(60, 2, rng)
-        attacker, clusters = Attacker(tmp_path / str(v), rows), []
+        attacker, clusters = Attacker(folder / str(v), rows), []
         for j in range(40):
             scale = tuple(rng.uniform(0.3, 3.0, 2).tolist())
             job = pair_job(4, n_rounds=1, seed=j, scale=scale, name=f"j{j}")
@@ -151,8 +152,11 @@ def test_a4_jobs_that_differ_in_units_and_seed_are_stopped_by_the_budget(tmp_pat
             for n, s, q in clusters_of(*mixture.parts, 60, 0.01):
                 clusters.append((n, s * scale, q * np.outer(scale, scale)))
         lost += hits(rows_by_differences(clusters, 0.2), rows, 1e-3) > 0
-    assert released == 3 * ReleaseBudget().max_jobs
-    assert lost == 0
+    return lost, released
+
+
+def test_a4_jobs_that_differ_in_units_and_seed_are_stopped_by_the_budget(tmp_path):
+    assert by_many_jobs(tmp_path, 3) == (0, 3 * ReleaseBudget().max_jobs)
 
 
 @pytest.mark.silos
@@ -178,33 +182,57 @@ def test_a5_an_echo_tells_no_more_than_the_last_model(tmp_path, rate):
     assert echo <= last + 0.03, (echo, last)
 
 
-def test_a8_a_patient_with_many_visits_is_one_person(tmp_path):
+def patients_published(folder, nodes: int) -> dict[str, int]:
+    """A8: at how many nodes one patient is in the model, by what the gate counts."""
     published = {"rows": 0, "people": 0}
-    for i in range(4):
+    for i in range(nodes):
         rng = np.random.default_rng([8, i])
         person = rng.uniform(8, 12, 2)
         rows = np.concatenate([blobs(60, 2, rng), person + 0.02 * rng.standard_normal((12, 2))])
         people = np.concatenate([np.arange(60), np.full(12, 60)])
         for counted, whose in (("rows", None), ("people", people)):
             gate = Gate(rounding=0.0)
-            attacker = Attacker(tmp_path / f"{counted}{i}", rows, whose, gate=gate)
+            attacker = Attacker(folder / f"{counted}{i}", rows, whose, gate=gate)
             model = attacker.begin(pair_job(4)).trimmed()
             published[counted] += hits(model.means, person[None], 0.02) > 0
-    assert published == {"rows": 4, "people": 0}
+    return published
 
 
-def test_a10_row_counts_are_not_in_the_weights(tmp_path):
-    low, high, victims = 40, 200, 12
+def test_a8_a_patient_with_many_visits_is_one_person(tmp_path):
+    assert patients_published(tmp_path, 4) == {"rows": 4, "people": 0}
+
+
+def counts_guessed(folder, victims: int) -> dict[str, int]:
+    """A10: row counts that are right, by two ways to guess them; by chance one in 160."""
+    low, high = 40, 200
     right = {"smallest denominator": 0, "within the grid": 0}
     for v in range(victims):
         rng = np.random.default_rng([10, v])
         m = int(rng.integers(low, high))
-        attacker = Attacker(tmp_path / str(v), blobs(m, 2, rng))
+        attacker = Attacker(folder / str(v), blobs(m, 2, rng))
         weights = attacker.begin(pair_job(3)).weights
         right["smallest denominator"] += count_from_weights(weights, 1e-9, 11, 1000) == m
         right["within the grid"] += count_from_weights(weights, 2**-7, low, high) == m
-    # A guess out of the range is right once in 160 times.
-    assert max(right.values()) <= 1, right
+    return right
+
+
+def test_a10_row_counts_are_not_in_the_weights(tmp_path):
+    assert max(counts_guessed(tmp_path, 12).values()) <= 1
+
+
+@pytest.mark.silos
+def test_a4_a8_and_a10_at_length(tmp_path):
+    """As often as they were made before anything stopped them (attacks-before.json)."""
+    lost, released = by_many_jobs(tmp_path / "a4", 20)
+    published = patients_published(tmp_path / "a8", 50)
+    right = counts_guessed(tmp_path / "a10", 60)
+    record("attacks-now", seed=0,
+           A4={"victims": 20, "that_lost_a_row": lost, "models_released": released},
+           A8={"nodes": 50, "patient_published_where_the_gate_counts": published},
+           A10={"victims": 60, "counts_right": right, "by_chance": 60 / 160})  # fmt: skip
+    assert lost == 0
+    assert published["people"] == 0
+    assert max(right.values()) <= 3  # by chance more than that once in 1500 times
 
 
 def test_a10_silence_is_as_long_as_a_model(tmp_path):

@@ -38,7 +38,7 @@ class Games:
         edges = (("aachen", "bergen", 1.0), ("bergen", "cork", 1.0))
         job = a_job(TrustThenPool(), n_components=dict.fromkeys(SITES, 2), edges=edges,
                     n_rounds=SUMS, privacy={"clip": 3.0, "noise": noise})  # fmt: skip
-        sites = Sites(folder, rows, couplings=("trust-then-pool",))
+        sites = Sites(folder, rows)
         sites.rounds(job).begin()
         self.nodes = sites.nodes
         self.sessions = {name: node.sessions[job.key] for name, node in sites.nodes.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +25,6 @@ from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior
 
-DANGER = "FEDMIXTURES_ALLOW_UNATTACKED_SUMS"
-"""Environment variable that lets Trust-then-Pool run between sites before its attacks are done:
-``yes``, at every site and where the job is made; for tests on made-up rows."""
 BOUNDS = FeasibleSet(min_weight=1e-9, max_mean_norm=1e6, min_variance=1e-9, max_variance=1e9)
 """Of mixtures of a method that has none, before they reach arithmetic: in units of order one."""
 Program = GTVMin | TrustThenPool | PrivatePool
@@ -88,12 +84,6 @@ def program_of(job: Job) -> Program:
 
 def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool | PrivatePool:
     """Trust-then-Pool, as far as sites open its sums."""
-    if os.environ.get(DANGER) != "yes":
-        raise JobError(
-            "Trust-then-Pool is refused between sites: its form by masked sums has not been "
-            "attacked enough. Use GTVMin (gtv-mmd, gtv-kl), or fit in one process where the rows "
-            "may be together"
-        )
     if len(set(job.n_components.values())) > 1:
         raise JobError("Trust-then-Pool has as many components at every site")
     if job.privacy is None:
@@ -102,11 +92,6 @@ def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool | Private
         raise JobError(f"a private sum is over at least {SMALLEST_GROUP} sites")
     kind = {"covariance_type": method.covariance_type}
     return PrivatePool(method, job.privacy["clip"], job.privacy["noise"], job.n_rounds, **kind)
-
-
-def models_of(program: Method, job: Job) -> int:
-    """Models that a job would take of a site's budget."""
-    return job.releases if isinstance(program, GTVMin) else 2
 
 
 def partners_of(program: Program, job: Job, site: str) -> list[str]:

@@ -18,10 +18,10 @@ import numpy as np
 
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
-from fedmixtures.federation.node.budgets import BudgetSpent, LockedRecord, Releases, Sums
+from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Sums
 from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import GateRefusal, Support
-from fedmixtures.federation.node.job_program import coupling_of, models_of, partners_of, program_of
+from fedmixtures.federation.node.job_program import coupling_of, partners_of, program_of
 from fedmixtures.federation.node.ledger import Ledger
 from fedmixtures.federation.node.release import Clearance, ReleasePoint
 from fedmixtures.federation.node.session import Refused, Session
@@ -48,11 +48,10 @@ class Node:
     def __init__(self, config: SiteConfig, key: SiteKey, roster: Roster, support: Support):
         self.config, self.key, self.roster, self.support = config, key, roster, support
         self.log = LocalLog(config.state / "log.jsonl")
-        account = lambda name: LockedRecord(config.state / f"{name}.json", config.mark(name))
-        self.ledger = Ledger(account("ledger"), config.privacy)
-        self.releases = Releases(account("releases"), config.releases, config.data_set)
+        self.ledger = Ledger(config.account("ledger"), config.privacy)
+        self.releases = Releases(config.account("releases"), config.releases, config.data_set)
         secret = key.secret(f"rounding {config.data_set}")
-        sums = Sums(account("sums"), config.releases.max_sums, config.data_set)
+        sums = Sums(config.account("sums"), config.releases.max_sums, config.data_set)
         self.point = ReleasePoint(
             config.name, key, roster, config.gate, self.releases, sums, self.ledger, secret
         )
@@ -150,7 +149,7 @@ class Node:
         try:
             with compilation_cache():
                 session = self._session_of(job, folder, ledger)
-                self.releases.expect(session.fingerprint, models_of(session.given, job))
+                self.releases.expect(session.fingerprint, job.releases)
                 session.warm_up()
         except EXPECTED:
             raise

@@ -12,11 +12,11 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.budgets import ReleaseBudget
+from fedmixtures.federation.node.budgets import LockedRecord, ReleaseBudget
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.ledger import PrivacyBudget
 
-ALL_COUPLINGS = ("mmd", "kl", "euclidean")
+ALL_COUPLINGS = ("trust-then-pool", "mmd", "kl", "euclidean")
 
 
 class JobRefused(ValueError):
@@ -103,9 +103,9 @@ class SiteConfig:
             return Support(table.rows)
         return Support(table.rows, np.unique(table.nodes, return_inverse=True)[1].reshape(-1))
 
-    def mark(self, account: str) -> Path:
-        """Where it is kept, apart from the accounts, that one of them was begun."""
-        return self.key.parent / f".{self.name}.{account}"
+    def account(self, name: str) -> LockedRecord:
+        """One of the site's accounts; that it was begun is kept apart from it."""
+        return LockedRecord(self.state / f"{name}.json", self.key.parent / f".{self.name}.{name}")
 
     def permit(self, job: Job, coupling: str) -> None:
         """Refuse a job that asks for more than this file allows, with all the reasons at once."""

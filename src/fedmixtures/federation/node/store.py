@@ -80,11 +80,6 @@ class Store:
             return None
         return None if header["digest"] != _digest_of(arrays) else _node_state(arrays, header)
 
-    @staticmethod
-    def last(folder: Path) -> NodeState:
-        """The last state in a folder, whoever owns it."""
-        return _node_state(*read_arrays(max(folder.glob("round-*")), KIND))
-
     # No second answer: what a round was computed from and what left after it are on disk before the
     # boxes leave, for the whole job, and hold whatever anybody says about restarting.
 

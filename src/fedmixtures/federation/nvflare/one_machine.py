@@ -18,7 +18,6 @@ import tomli_w
 
 from fedmixtures.federation.job import Job, SignedJob
 from fedmixtures.federation.node.site import SiteConfig
-from fedmixtures.federation.node.store import NodeState, Store
 from fedmixtures.federation.nvflare.driver import Driver, FitRecord, Listener, open_results
 from fedmixtures.federation.nvflare.kits import (
     ADMIN,
@@ -109,15 +108,6 @@ class OneMachine:
     def configs(self) -> list[SiteConfig]:
         """The files of all sites."""
         return [SiteConfig.load(self.kits / name / "local" / SITE_FILE) for name in self.sites]
-
-    def states(self, job: Job) -> dict[str, tuple[np.ndarray, ...]]:
-        """The arrays of every site's last checkpoint, as they lie on its disk."""
-        return {name: self.saved(job, name).state for name in self.sites}
-
-    def saved(self, job: Job, name: str) -> NodeState:
-        """The last checkpoint of a site, read without its rows."""
-        folder = self.folder / "sites" / name / "state" / f"{job.name}-{job.key[:12]}"
-        return Store.last(folder)
 
 
 def write_site(
@@ -230,14 +220,6 @@ class Party:
         deadline = time.monotonic() + 5
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.05)
-
-    def memory(self) -> int:
-        """Resident bytes of the Python processes together."""
-        total = 0
-        for process in self.working():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += process.memory_info().rss
-        return total
 
 
 def free_port() -> int:
