@@ -11,11 +11,10 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import Status
 from fedmixtures.init import node_seed
 from fedmixtures.methods.base import Levels, Method
-from fedmixtures.methods.compared.baselines import Centralized, EMFits
+from fedmixtures.methods.compared.baselines import WITH_PRIOR, Centralized, EMFits
 from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import ShapePrior
 from reproduction.tasks import fit, measure
 from reproduction.tasks.ablations import PARTS, without
 from reproduction.tasks.lies import Lying
@@ -26,8 +25,6 @@ from reproduction.tasks.union import Union
 Numbers = dict[str, Any]
 GROUPINGS = ("local", "block", "centralized")
 """Ordinary fits: of each node's rows, of each true block's (an oracle), of all rows together."""
-WITH_PRIOR = {"engine": "jax", "prior": ShapePrior(), "reg_covar": 1e-3, "n_init": 10}
-"""The fits a trusting node makes, on other rows."""
 
 
 class End(NamedTuple):

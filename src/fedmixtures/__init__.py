@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from fedmixtures.init import KMeansStart as KMeansStart
     from fedmixtures.methods.base import Backtracking as Backtracking
     from fedmixtures.methods.compared.averaging import CColME as CColME
+    from fedmixtures.methods.compared.averaging import FedeRiCo as FedeRiCo
     from fedmixtures.methods.compared.averaging import GraphFedEM as GraphFedEM
     from fedmixtures.methods.compared.baselines import Centralized as Centralized
     from fedmixtures.methods.compared.baselines import FedGenGMM as FedGenGMM
     from fedmixtures.methods.compared.baselines import Local as Local
     from fedmixtures.methods.compared.consensus_em import ConsensusEM as ConsensusEM
     from fedmixtures.methods.compared.dfmr import DFMR as DFMR
-    from fedmixtures.methods.compared.federico import FedeRiCo as FedeRiCo
     from fedmixtures.methods.compared.fedgem import FedGEM as FedGEM
     from fedmixtures.methods.compared.fedgrem import FedGrEM as FedGrEM
     from fedmixtures.methods.compared.fedkmeans import FedKMeans as FedKMeans
@@ -77,10 +77,9 @@ _HOMES = {
         "methods.compared.hub_em": "FedEM IFCA",
         "methods.compared.consensus_em": "ConsensusEM",
         "methods.compared.fedgrem": "FedGrEM",
-        "methods.compared.averaging": "CColME GraphFedEM",
+        "methods.compared.averaging": "CColME FedeRiCo GraphFedEM",
         "methods.compared.dfmr": "DFMR",
         "methods.compared.fedgem": "FedGEM",
-        "methods.compared.federico": "FedeRiCo",
         "methods.trust_then_pool": "TrustThenPool",
         "mixture.moments": "ShapePrior",
         "mixture.feasible": "FeasibleSet",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from federated import SITES, Sites, a_job, engine_solution, log_lines, same_bits, site_rows
+from federated import SITES, Sites, a_job, engine_solution, log_lines, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.mixture.covariance_types import is_of_type
@@ -33,7 +33,8 @@ def test_final_models_are_those_of_the_engine(tmp_path, discrepancy, kind):
     assert all(reply.head["round"] == 10 for reply in exchange.replies.values())
     for name in SITES:
         assert is_of_type(found[name], kind)
-        assert same_bits(found[name], alone.mixture(name)), name
+        # The same bits with the versions of constraints.txt; other compilers may round otherwise.
+        assert_close(found[name], alone.mixture(name), 1e-10)
         assert_close(found[name], batched.mixture(name), 1e-10)
     sent = [line for name in SITES for line in log_lines(tmp_path, name) if line["event"] == "sent"]
     assert len(sent) == 11 * 2 * len(job.edges)
@@ -81,4 +82,4 @@ def test_sites_with_different_numbers_of_components(tmp_path):
     for name, k in job.n_components.items():
         found = sites.results(job)[name].trimmed()
         assert found.n_components == k
-        assert same_bits(found, alone.mixture(name))
+        assert_close(found, alone.mixture(name), 1e-10)

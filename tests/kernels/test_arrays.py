@@ -64,9 +64,11 @@ def test_a_fit_whose_arrays_stay_on_the_device_is_the_same(monkeypatch, dtype):
     plain = fit()
     monkeypatch.setattr(dispatch, "keeps_on_device", lambda: True)
     first, again = fit(), fit()
-    close = 1e-9 if dtype == "float64" else 1e-3
-    np.testing.assert_allclose(first.theta.means, plain.theta.means, atol=close)
-    np.testing.assert_allclose(first.levels.weights, plain.levels.weights, atol=close)
+    if dtype == "float64":
+        np.testing.assert_allclose(first.theta.means, plain.theta.means, atol=1e-9)
+        np.testing.assert_allclose(first.levels.weights, plain.levels.weights, atol=1e-9)
+    found, wanted = (float(one.history.objective[-1]) for one in (first, plain))
+    assert found == pytest.approx(wanted, abs=1e-3)  # starts that are as good may change places
     np.testing.assert_array_equal(first.theta.means, again.theta.means)
     trusted = [one.account.edges["trusted"] for one in (first, plain) if one.account]
     np.testing.assert_array_equal(*trusted)

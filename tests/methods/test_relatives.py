@@ -17,7 +17,7 @@ from fedmixtures import (
 )
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.graph.network import complete
-from fedmixtures.methods.compared import averaging, dfmr, federico, fedgem
+from fedmixtures.methods.compared import averaging, dfmr, fedgem
 from fedmixtures.methods.compared.pooling import moment_match
 
 RELATIVES = [
@@ -294,12 +294,12 @@ def test_weights_of_rows_never_lower_the_likelihood_and_those_of_nodes_are_bayes
     ]
     before = np.array(value(share))
     for _ in range(50):
-        share = federico.weighed(share, density, counts, node, "row")
+        share = averaging.weighed(share, density, counts, node, "row")
         assert (np.array(value(share)) >= before - 1e-12).all()
         before = np.array(value(share))
     np.testing.assert_allclose(np.bincount(node, share), 1)
     start = np.array([0.2, 0.4, 0.3, 0.5, 0.6])
-    found = federico.weighed(start, density, counts, node, "node")
+    found = averaging.weighed(start, density, counts, node, "node")
     for i in (0, 1):
         by_hand = (start * np.exp(density.sum(-1)))[node == i]
         np.testing.assert_allclose(found[node == i], by_hand / by_hand.sum())
@@ -308,7 +308,7 @@ def test_weights_of_rows_never_lower_the_likelihood_and_those_of_nodes_are_bayes
 def test_the_result_is_the_weighed_density():
     models = Mixture.stack([random_mixture(i) for i in range(3)])
     share = np.array([0.5, 0.2, 0.3])
-    joined = federico.joined(models, share, np.zeros(3, int)).at(0)
+    joined = averaging.joined(models, share, np.zeros(3, int)).at(0)
     x = np.random.default_rng(0).normal(size=(10, 2))
     each = np.stack([np.exp(models.at(i).log_density(x)) for i in range(3)])
     np.testing.assert_allclose(np.exp(joined.log_density(x)), share @ each)

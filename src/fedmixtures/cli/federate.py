@@ -34,7 +34,6 @@ def silos() -> Iterator[None]:
     """What went wrong between silos is said in words; what NVFlare logs on the way is not."""
     import logging
 
-    need_nvflare()
     from fedmixtures.federation.nvflare.driver import FederationError
 
     logging.getLogger().addHandler(logging.NullHandler())

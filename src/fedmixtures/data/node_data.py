@@ -35,8 +35,8 @@ class NodeData:
     """
 
     labels: tuple[Label, ...]
-    rows: np.ndarray
-    row_weights: np.ndarray
+    rows: Any  # NumPy's, or a device's within a fit that runs there
+    row_weights: Any
     offsets: np.ndarray  # node i holds rows ``offsets[i]`` to ``offsets[i + 1]``
     source_index: np.ndarray  # where each row stood in the table it came from
     stretch: int = 0  # rows that stand together and lack the same cells, once put `by_pattern`

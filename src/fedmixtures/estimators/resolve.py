@@ -19,20 +19,17 @@ from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
 from fedmixtures.init import KMeansStart, Start
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.compared.baselines import Centralized, Local
+from fedmixtures.methods.compared.baselines import WITH_PRIOR, Centralized, Local
 from fedmixtures.methods.registry import METHODS, check_gaps
 from fedmixtures.mixture.covariance_types import check_type
 from fedmixtures.mixture.moments import ShapePrior, column_moments
 
-
-def own_fits() -> Local:
-    """What ``init="local"`` begins with: the fits of own rows with a shape prior."""
-    return Local(engine="jax", prior=ShapePrior(), reg_covar=1e-3, n_init=10)
-
-
 SMALLEST_RIDGE = 1e-3
 """As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
-STARTS: dict[str, Callable[[], Start]] = {"kmeans": KMeansStart, "local": own_fits}
+STARTS: dict[str, Callable[[], Start]] = {
+    "kmeans": KMeansStart,
+    "local": lambda: Local(**WITH_PRIOR),
+}
 
 
 @dataclass(frozen=True)

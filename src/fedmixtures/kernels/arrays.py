@@ -7,7 +7,8 @@ on a GPU add in one order, so that the same seed gives the same numbers: no atom
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from fedmixtures._ties import margin
 from fedmixtures._types import Array
 from fedmixtures.kernels import dispatch
+from fedmixtures.mixture.arithmetic import precision
 
 
 class _Namespace:
@@ -29,6 +31,20 @@ class _Namespace:
 
 
 xp: Any = _Namespace()
+
+
+@contextmanager
+def numpy_rules(dtype: str) -> Iterator[None]:
+    """What is written with `xp` follows NumPy's rules: shapes are stretched, labels have 64 bits.
+
+    Programs that compute in `dtype` say so themselves where arrays stay on the device.
+    """
+    if dispatch.keeps_on_device():
+        with precision("float64"), jax.numpy_rank_promotion("allow"):
+            yield
+    else:
+        with precision(dtype):
+            yield
 
 
 def fused(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

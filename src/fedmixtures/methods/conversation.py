@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
 from fedmixtures.mixture.mixture import Mixture
@@ -44,7 +45,7 @@ class Broadcast:
     """
 
     message: Any  # pytree of arrays (nodes, ...)
-    rows: np.ndarray | None = None
+    rows: Array | None = None
     """The block's rows in the units of the message: what a silo's gate counts behind it."""
 
 
@@ -70,7 +71,7 @@ class Groups(NamedTuple):
 class Connect:
     """Find the groups that are connected by edges live from both ends. Reply: `Groups`."""
 
-    live: np.ndarray  # (edges,) bool
+    live: Array  # (edges,) bool
 
 
 @dataclass(frozen=True)

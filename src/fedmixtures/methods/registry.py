@@ -21,11 +21,10 @@ from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy import KL, MMD, AbstractDiscrepancy, Euclidean, UnscentedKL
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.compared.averaging import CColME, GraphFedEM
+from fedmixtures.methods.compared.averaging import CColME, FedeRiCo, GraphFedEM
 from fedmixtures.methods.compared.baselines import Centralized, FedGenGMM, Local
 from fedmixtures.methods.compared.consensus_em import ConsensusEM
 from fedmixtures.methods.compared.dfmr import DFMR
-from fedmixtures.methods.compared.federico import FedeRiCo
 from fedmixtures.methods.compared.fedgem import FedGEM
 from fedmixtures.methods.compared.fedgrem import FedGrEM
 from fedmixtures.methods.compared.fedkmeans import FedKMeans

@@ -8,7 +8,6 @@ definitions; `kernels.dispatch` has the same functions for few features several 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -125,23 +124,23 @@ def sigma_points(
     return mixture.means[..., None, :] + offsets, weights
 
 
+AT_ONCE = 1 << 14  # stacks of covariances in one call of a solver
 THINNEST = 1e-3
 """The least eigenvalue of a covariance that `possible` makes, as a share of their mean."""
 
 
-def possible(s: Statistics, few: float = np.inf) -> Statistics:
-    """Sums as rows could have them, of components of a mass below `few`.
+def possible(s: Statistics, few: float = np.inf, least: float = 0.0) -> Statistics:
+    """Sums as rows could have them, of components of a mass above `least` and below `few`.
 
     Totals that were rounded, and what is left of them without a part, can have a covariance that no
     rows have: its eigenvalues are raised to a share of their mean.
     """
-    thin = (s.mass > 0) & (s.mass < few)
+    thin = (s.mass > least) & (s.mass < few)
     if not thin.any():
         return s
     if isinstance(s.mass, jax.Array):  # all of them: every other number would be a new program
-        second = jnp.where(
-            thin[..., None, None], _raised_by_jax(s.mass, s.first, s.second), s.second
-        )
+        raised = _raised_by_jax(s.mass, s.first, s.second)
+        second = jnp.where(thin[..., None, None], raised, s.second)
     else:
         second = np.array(s.second)
         second[thin] = _raised(s.mass[thin], s.first[thin], s.second[thin])
@@ -160,7 +159,11 @@ def _raised(mass: Any, first: Any, second: Any, xp: Any = np) -> Any:
     return xp.where(wrong, mass * (raised + square), second)
 
 
-_raised_by_jax = jax.jit(partial(_raised, xp=jnp))
+@jax.jit
+def _raised_by_jax(mass: Array, first: Array, second: Array) -> jax.Array:
+    """Some at a time: the solver of a GPU takes no batch of millions."""
+    one = lambda sums: _raised(*sums, xp=jnp)
+    return jax.lax.map(one, (mass, first, second), batch_size=AT_ONCE)
 
 
 EMPTY = 1e-8  # a component with less mass than this keeps its mean and covariance

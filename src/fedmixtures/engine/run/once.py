@@ -27,8 +27,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import Stretches, fused, xp
+from fedmixtures.kernels.arrays import Stretches, fused, numpy_rules, xp
 from fedmixtures.methods.base import Account, OneShot, Outcome
 from fedmixtures.methods.conversation import (
     Block,
@@ -40,7 +39,6 @@ from fedmixtures.methods.conversation import (
     Request,
     Sum,
 )
-from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 
 BYTES = 8
@@ -265,8 +263,7 @@ def fit_by_conversation(
             announce(f"exchange {engine.rounds}")
         return answer
 
-    # On a device, labels and totals have 64 bits whatever mixtures are computed in.
-    with precision("float64" if dispatch.keeps_on_device() else dtype):
+    with numpy_rules(dtype):
         block = conversation_block(data, network, n_components, seed, dtype, theta)
         engine = InProcess(block)
         outcome = converse(method, block, reply)

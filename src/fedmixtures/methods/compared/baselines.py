@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,15 @@ from fedmixtures.methods.conversation import Block, Conversation
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import ShapePrior
 
+WITH_PRIOR: dict[str, Any] = {
+    "engine": "jax",
+    "prior": ShapePrior(),
+    "reg_covar": 1e-3,
+    "n_init": 10,
+}
+"""Settings of an ordinary fit with a shape prior, as a trusting node makes it of its own rows."""
 POOL, HUB = "all nodes together", "the hub"
 Begin = Callable[[list[int]], list[list[Mixture]]]
 BATCH_CELLS = 20_000_000  # rows times components of all fits in one device call, at most

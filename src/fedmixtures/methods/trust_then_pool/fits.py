@@ -205,7 +205,8 @@ def _of_batches(
     first compiles, the others share the cores; on a GPU all that is cut and joined stays there.
     """
     fits, batches = tiles.at_once[1], list(entries.batches(tiles.at_once))
-    on_device, workers = dispatch.keeps_on_device(), calls_at_once()
+    on_device = dispatch.keeps_on_device()
+    workers = 1 if on_device else calls_at_once()
     cut = _cut_on_device(tiles, entries, lines, fits) if on_device else _cut(entries, lines, fits)
     size = lambda part: part.stop - part.start
     n = [size(batch.entries if by_entry else batch.fits) for batch in batches]

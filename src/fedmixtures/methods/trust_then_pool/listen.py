@@ -104,7 +104,7 @@ def _gains(nodes, own, personal, heard, nu, better, edges) -> Any:
 
 
 @fused
-def _unless(alone: Array, base: Base, pseudo: Array, strength: Array, nu: float) -> tuple:
+def _unless(alone: Array, base: Base, pseudo: Array, strength: Array, nu: Any) -> tuple:
     """What a fit of own rows has in place of what holds the personal one."""
     mass = xp.where(alone[:, None], 0.0, base.mass)
     base = Base(mass, base.means, base.covariances)
@@ -119,7 +119,7 @@ def _gain(density, known, fold, count, tile, leave, owner) -> Any:
 
 
 @fused
-def _in_turn(t: int, hashes: Array, new: Array, label: Array) -> Any:
+def _in_turn(t: Any, hashes: Array, new: Array, label: Array) -> Any:
     """New labels at the half of the nodes whose turn it is."""
     bit = xp.asarray(1 + t).astype(np.uint64)
     return xp.where((hashes >> bit) & np.uint64(1) == t % 2, new, label)

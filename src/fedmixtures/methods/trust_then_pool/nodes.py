@@ -181,7 +181,7 @@ class Nodes:
         with np.errstate(over="ignore"):
             return _drawn(self.hashes, np.uint64(self.block.seed), node, salt)
 
-    def keys(self, node: np.ndarray, *salt: Any) -> Any:
+    def keys(self, node: Array, *salt: Any) -> Any:
         """A 32-bit key per fit, from seed, label and what the fit is for."""
         return self._draw(node, *salt).astype(np.uint32)
 

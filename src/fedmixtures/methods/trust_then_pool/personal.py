@@ -29,7 +29,7 @@ class Adapted:
     level: Level
     base: Base
     pseudo: Array
-    nu: np.ndarray
+    nu: Array
 
 
 def personal_level(

@@ -19,7 +19,7 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import fused, replaced, with_either, worth_selecting, xp
 from fedmixtures.methods.conversation import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import Base, Fit, best_of
+from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
@@ -204,7 +204,7 @@ def _best(
 
 
 def _stepped(
-    nodes: Nodes, fit: Fit, total: Statistics, nu: np.ndarray, group: np.ndarray, n_steps: int
+    nodes: Nodes, fit: Fit, total: Statistics, nu: Array, group: np.ndarray, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """EM by sums, from fits (several times nodes) whose totals are known."""
     for _ in range(n_steps):
@@ -214,7 +214,7 @@ def _stepped(
 
 
 def _total(
-    nodes: Nodes, theta: Mixture, nu: np.ndarray, group: np.ndarray
+    nodes: Nodes, theta: Mixture, nu: Array, group: np.ndarray
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Own statistics under several mixtures per node (times x nodes), and their groups' totals."""
     times = len(theta.weights) // nodes.n
@@ -273,11 +273,11 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
 
 
 def _without_own(
-    nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: np.ndarray, alone: np.ndarray
+    nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: Array, alone: np.ndarray
 ) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
     theta, mine = fit.theta, fit.own
-    rest = possible(_others(total, mine), FEW)
+    rest = possible(_others(total, mine), FEW, LEAST)
     base, nu = Base.of(theta, rest), xp.asarray(nu, theta.means.dtype)
     folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
     level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)

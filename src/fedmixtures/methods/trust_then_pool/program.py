@@ -166,10 +166,11 @@ class TrustThenPool(Conversation):
         found = own, near, personal.level, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
         weight = yield from weights(nodes, density, network.label)
+        told = {"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live}
         return replace(
             self._weighed(nodes, units, found, density, weight),
             nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(sums.nu)},
-            edges={"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live},
+            edges={name: np.asarray(of) for name, of in told.items()},
         )
 
     def join(self, block: Block, levels: Levels, rows: np.ndarray, account: Account) -> Outcome:
