@@ -168,7 +168,8 @@ class NodeScores:
 
         A node that was not fitted is taken as everyone, with a warning.
         """
-        return log_densities(self.solution_, self._grouped(X, nodes))
+        data = self._grouped(X, nodes)
+        return log_densities(self.solution_, data)
 
     def score(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density over rows."""
@@ -177,11 +178,13 @@ class NodeScores:
 
     def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Most probable component of every row, in the numbering of its node."""
-        return assigned(log_joints(self.solution_, self._grouped(X, nodes)))
+        data = self._grouped(X, nodes)
+        return assigned(log_joints(self.solution_, data))
 
     def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
         """Probability of every component for every row."""
-        return probabilities(log_joints(self.solution_, self._grouped(X, nodes)))
+        data = self._grouped(X, nodes)
+        return probabilities(log_joints(self.solution_, data))
 
     def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows and their components: `n_samples` from the node `nodes`, or from every node.
