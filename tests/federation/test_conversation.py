@@ -57,7 +57,7 @@ def test_all_members_come_to_the_same_end(finished):
 
 
 def test_a_killed_site_goes_on_where_it_was(tmp_path):
-    """Every phase: at each of some exchanges all sites are new processes, the end is the same."""
+    """Every phase: after each few exchanges all sites are new processes; the end is the same."""
     job = trust_job()
     reference = Sites(tmp_path / "undisturbed", ROWS, gate=Gate())
     reference.run(job)
@@ -65,14 +65,11 @@ def test_a_killed_site_goes_on_where_it_was(tmp_path):
     sites.keys, sites.roster = reference.keys, reference.roster  # the same secret offsets
     sites.nodes = {name: sites.started(name) for name in SITES}
     exchange, t = sites.rounds(job), 0
-    kills = iter((1, 12, 40))
-    kill = next(kills)
     exchange.begin()
     while not all(site.is_over for site in exchange.sites.values()):
         exchange.round(t)
         t += 1
-        if t == kill:
-            kill = next(kills, None)
+        if t < 4 or t % 7 == 0:
             sites.nodes = {name: sites.started(name) for name in SITES}
             exchange = sites.rounds(job)
             assert exchange.begin() == t
