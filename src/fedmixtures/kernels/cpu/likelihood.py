@@ -124,7 +124,7 @@ def by_products(
     precision = jnp.einsum("nkpi,nkpj->nkij", inverse, inverse)
     linear = jnp.einsum("nkij,nkj->nki", precision, theta.means)
     constant = log_constants(theta, log_determinant) - 0.5 * (linear * theta.means).sum(-1)
-    quadratic = precision[..., i, j] * jnp.where(i == j, -0.5, -1.0)
+    quadratic = precision[..., i, j] * jnp.where(i == j, -0.5, -1.0)[None, None]
     constant = jnp.maximum(constant, ABSENT)[..., None]
     weights = jnp.concatenate([constant, linear, quadratic], -1)[owner]
     log_joint = jnp.einsum("tkp,tmp->tkm", weights, features)
