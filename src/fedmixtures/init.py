@@ -218,7 +218,7 @@ def distinct_rows_of_all(data: NodeData) -> NodeData:
     """The same nodes, rows sorted and equal rows joined into one of their whole weight."""
     xp = jnp if isinstance(data.rows, jax.Array) else np
     rows_of = Stretches(data.offsets[:-1], len(data.rows))
-    node = rows_of.number(len(data.rows))  # sorted, and so the same in the order below
+    node = rows_of.number()  # sorted, and so the same in the order below
     order = xp.lexsort((*data.rows.T[::-1], node))
     rows: Any = data.rows[order]
     weights: Any = xp.asarray(data.row_weights)[order]

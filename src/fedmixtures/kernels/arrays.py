@@ -64,6 +64,8 @@ class Stretches(eqx.Module):
     first: Array
     end: Array | None
     """(lines,) where the stretch of each line ends; None if all have the same length."""
+    n: int = eqx.field(static=True)
+    """Lines."""
     length: int = eqx.field(static=True)
     """Of all, if it is the same."""
     doublings: int = eqx.field(static=True)
@@ -75,16 +77,15 @@ class Stretches(eqx.Module):
         equal = len(length) > 0 and (length == length[0]).all()
         self.length = int(length[0]) if equal else 0
         self.doublings = int(length.max(initial=1) - 1).bit_length()
-        lazy = equal or not dispatch.keeps_on_device()
-        self.first, self.end = xp.asarray(first), None
-        if not lazy:
-            self.end = xp.asarray(np.repeat(first + length, length))
+        self.n, self.first, self.end = n, xp.asarray(first), None
+        if dispatch.keeps_on_device() and not equal:
+            self.end = jnp.asarray(np.repeat(first + length, length))
 
-    def number(self, n: int) -> Any:
-        """Of the stretch that each of `n` lines belongs to."""
+    def number(self) -> Any:
+        """Of the stretch that each line belongs to."""
         if not dispatch.keeps_on_device():
-            return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=n))
-        first = jnp.zeros(n, jnp.int32).at[self.first].set(1)
+            return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=self.n))
+        first = jnp.zeros(self.n, jnp.int32).at[self.first].set(1)
         return jnp.cumsum(first) - 1
 
     def sums(self, values: Array, dtype: Any = None) -> Any:

@@ -14,11 +14,12 @@ from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.conversation import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh
+from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.listen import inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
-from fedmixtures.methods.trust_then_pool.tiles import ALL, tile_size
+from fedmixtures.methods.trust_then_pool.tiles import tile_size
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics

@@ -32,13 +32,12 @@ from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Array, PerNode
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import Participants, Prepared
+from fedmixtures.methods.base import Participants, Prepared, warn_of_retired
 from fedmixtures.methods.compared.pooling import (
     EMMethod,
     clustered_start,
     like,
     losses,
-    warn_of_retired,
     weights_of,
 )
 from fedmixtures.methods.programs import HubProgram, Info, NodeRows, counts, squared_distance

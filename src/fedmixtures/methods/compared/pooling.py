@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -67,18 +66,6 @@ def check_prior(prior: ShapePrior | None) -> None:
     """A prior, or none."""
     if prior is not None and not isinstance(prior, ShapePrior):
         raise ValueError(f"`prior` is {prior!r}. Give a ShapePrior or None.")
-
-
-def warn_of_retired(method: Method, *names: str) -> None:
-    """Options of an earlier form have no effect."""
-    for name in names:
-        if getattr(method, name) is not None:
-            warnings.warn(
-                f"`{name}` of {type(method).__name__} has no effect any more and will be removed: "
-                "leave it out.",
-                FutureWarning,
-                stacklevel=4,
-            )
 
 
 def weights_of(mass: Float[Array, "*nodes k"], prior: ShapePrior | None = None) -> Weights:

@@ -8,8 +8,6 @@ $\Sigma_c = (M_c C_c + \nu S_0)/(M_c + \nu) + \text{ridge}$, $S_0 = \sum_c M_c C
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -25,15 +23,13 @@ from fedmixtures.kernels.arrays import fused, xp
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import (
     TileRows,
-    calls_at_once,
     log_joints,
     owner_sums,
     statistics,
     tile_log_density,
     tile_statistics,
 )
-from fedmixtures.methods.trust_then_pool.tiles import ALL, Batch, Entries, Tiles, Work
-from fedmixtures.mixture.arithmetic import precision
+from fedmixtures.methods.trust_then_pool.batches import Entries, Tiles, Work, of_batches
 from fedmixtures.mixture.covariance_types import n_parameters
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.linear import inverse_cholesky
@@ -168,12 +164,12 @@ def fitted(
     whole = np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums)
     real = np.asarray(ridge, dtype), np.asarray(tolerance, dtype)
     lines = theta, base, pseudo, nu
-    return _of_batches(_fitted, tiles, entries, lines, *whole, *real, covariance_type)
+    return of_batches(_fitted, tiles, entries, lines, *whole, *real, covariance_type)
 
 
 def seeded(tiles: Tiles, entries: Entries, keys: Array, present: Array) -> Mixture:
     """Centres by k-means++, as equal components where `present` (fits, k)."""
-    return _spheres(_of_batches(_centres, tiles, entries, (keys,), present.shape[1]), present)
+    return _spheres(of_batches(_centres, tiles, entries, (keys,), present.shape[1]), present)
 
 
 @fused
@@ -193,104 +189,7 @@ def _wide(nu: Any, pseudo: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
 
 def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
     """Log-density of the rows of every entry under its fit's mixture, (entries, rows)."""
-    return _of_batches(_densities, tiles, entries, (theta,), by_entry=True)
-
-
-def _of_batches(
-    program: jit, tiles: Tiles, entries: Entries, lines: tuple, *more: Any, by_entry: bool = False
-) -> Any:
-    """`program(tiles, work, *lines, *more)`, batch by batch: `lines` and results are by fit.
-
-    With `by_entry` results are by entry. Every batch has the same shape, filled up. On a CPU the
-    first compiles, the others share the cores; on a GPU all that is cut and joined stays there.
-    """
-    fits, batches = tiles.at_once[1], list(entries.batches(tiles.at_once))
-    on_device = dispatch.keeps_on_device()
-    workers = 1 if on_device else calls_at_once()
-    cut = _cut_on_device(tiles, entries, lines, fits) if on_device else _cut(entries, lines, fits)
-    size = lambda part: part.stop - part.start
-    n = [size(batch.entries if by_entry else batch.fits) for batch in batches]
-
-    def call(batch: Batch) -> Any:
-        work, given = cut(batch)
-        with precision(str(tiles.x.dtype)):  # which a new thread does not know
-            out = program(tiles, work, *given, *more)
-        return out if on_device else jax.tree.map(np.asarray, out)
-
-    found = [call(batches[0])]
-    if workers == 1:
-        found += map(call, batches[1:])
-    elif len(batches) > 1:
-        with ThreadPoolExecutor(workers) as pool:
-            found += pool.map(call, batches[1:])
-    return _joined(found, n)
-
-
-def _joined(found: list[Any], n: list[int]) -> Any:
-    """The first lines of each, as many as said."""
-    if isinstance(jax.tree.leaves(found[0])[0], np.ndarray):
-        cut = [
-            jax.tree.map(lambda part, i=i: part[:i], tree) for tree, i in zip(found, n, strict=True)
-        ]
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *cut)
-    width = [len(jax.tree.leaves(part)[0]) for part in found]
-    begin = np.cumsum(width) - width
-    here = [b + np.arange(i) for b, i in zip(begin, n, strict=True)]
-    in_front = n[:-1] == width[:-1]
-    return _concatenated(found, None if in_front else np.concatenate(here), sum(n))
-
-
-@partial(jax.jit, static_argnums=2)
-def _concatenated(parts: list[Any], here: Array | None, n: int) -> Any:
-    """All lines, then those at `here`, or the first `n` of them."""
-    cut = lambda part: part[:n] if here is None else part[here]
-    return jax.tree.map(lambda *lines: cut(jnp.concatenate(lines)), *parts)
-
-
-def _cut(entries: Entries, lines: tuple, fits: int) -> Callable[[Batch], tuple[Work, Any]]:
-    """Cuts out the work of a batch, and its lines, filled up with copies of the first."""
-
-    def of(part, here):
-        part = part[here]
-        return np.concatenate([part, np.repeat(part[:1], fits - len(part), axis=0)])
-
-    def cut(batch):
-        given = jax.tree.map(lambda part: of(part, batch.fits), lines)
-        return entries.work(batch, fits), given
-
-    return cut
-
-
-def _cut_on_device(
-    tiles: Tiles, entries: Entries, lines: tuple, fits: int
-) -> Callable[[Batch], tuple[Work, Any]]:
-    """The same with arrays of the device."""
-    table = entries.tile, entries.owner, entries.leave, entries.scale
-    doublings = (entries.most - 1).bit_length()
-
-    def cut(batch):
-        here = batch.entries
-        place = np.int32(batch.fits.start), np.int64(here.start), np.int64(here.stop)
-        *work, given = _at_place(table, lines, *place, batch.room, fits, str(tiles.x.dtype))
-        return Work(*work, doublings=doublings), given
-
-    return cut
-
-
-@partial(jax.jit, static_argnums=(5, 6, 7))
-def _at_place(table, lines, first, begin, end, room: int, fits: int, dtype: str):
-    place = begin + jnp.arange(room)
-    there, at = place < end, jnp.minimum(place, end - 1)
-    tile, owner, leave, scale = (part[at] for part in table)
-    owner = jnp.where(there, owner - first, fits - 1)
-    entry = jnp.arange(room)
-    new = jnp.concatenate([jnp.ones(1, bool), owner[1:] != owner[:-1]])
-    number = entry - jax.lax.cummax(jnp.where(new, entry, 0))
-    scale = jnp.where(there, scale, 0.0).astype(dtype)
-    last = lambda part: jnp.minimum(first + jnp.arange(fits), len(part) - 1)
-    given = jax.tree.map(lambda part: part[last(part)], lines)
-    tile, leave = jnp.where(there, tile, 0), jnp.where(there, leave, ALL)
-    return tile, owner, leave, scale, number.astype(jnp.uint32), given
+    return of_batches(_densities, tiles, entries, (theta,), by_entry=True)
 
 
 def advanced(

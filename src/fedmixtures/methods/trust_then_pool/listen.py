@@ -12,11 +12,11 @@ from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import fused, most_voted, xp
 from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.conversation import Block, PerNeighbour, Request
+from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, by_node, chosen
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.personal import Adapted
-from fedmixtures.methods.trust_then_pool.tiles import ALL
 
 LISTEN_STEPS = 3
 MOST_TIMES = 10.0

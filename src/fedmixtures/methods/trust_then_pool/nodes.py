@@ -16,6 +16,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.kernels.arrays import Stretches, fused, placed, xp
 from fedmixtures.methods.conversation import Block, Request, Sum
+from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
     Base,
     Fit,
@@ -24,7 +25,7 @@ from fedmixtures.methods.trust_then_pool.fits import (
     fitted,
     seeded,
 )
-from fedmixtures.methods.trust_then_pool.tiles import ALL, Entries, TileTable
+from fedmixtures.methods.trust_then_pool.tiles import TileTable
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
@@ -93,7 +94,7 @@ def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any]:
     weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
     rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
     own, first = xp.maximum(cells, TINY), rows_of.sums(weight * rows)
-    means, node = first / own, rows_of.number(len(rows))
+    means, node = first / own, rows_of.number()
     spread = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
     spread = xp.where(spread > 1e-12 * abs(means), spread, xp.maximum(abs(means), 1e-6))
     return {"cells": cells, "first": first}, spread
@@ -158,7 +159,7 @@ class Nodes:
         self.fold, self.count = at((self.table.tiles.fold, self.table.tiles.count), tile)
         n_tiles = self.table.n_tiles
         self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
-        self.node_of = self.tiles_of.number(len(tile))
+        self.node_of = self.tiles_of.number()
         self.every = xp.tile(xp.arange(self.n), self.n_folds + 1)
         """The node of each of the fits "all rows of every node, then without every fold"."""
         self.leave = xp.repeat(xp.arange(ALL, self.n_folds), self.n)
@@ -167,7 +168,7 @@ class Nodes:
 
     def _folds(self, data: NodeData, n_folds: int) -> tuple[Array, int]:
         """Fold of every row: dealt out in an order drawn from seed, label and the row's rank."""
-        node = Stretches(data.offsets[:-1], len(data.rows)).number(len(data.rows))
+        node = Stretches(data.offsets[:-1], len(data.rows)).number()
         rank = xp.arange(len(data.rows)) - xp.asarray(data.offsets)[node]
         drawn = self._draw(node, 1, rank)
         order = xp.lexsort((drawn, node))

@@ -1,22 +1,30 @@
-"""Steps 4 and 7, personal and near: levels that a node works out at home from what it has."""
+"""Steps 4 and 7, personal and near: levels that a node works out at home from what it has.
+
+A node that comes later has its own rows and what the network has found: own is fitted as at the
+start, everyone is what it is, and personal is everyone's mixture moved to its rows. It listens to
+nobody yet, so that near and group are own. No other node changes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import counted, xp
+from fedmixtures.methods.base import Levels
 from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, pick
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, chosen, pick, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled, usable
-from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.covariance_types import TYPES
+from fedmixtures.mixture.mixture import Mixture, distinct
+from fedmixtures.mixture.moments import Statistics
 
 PERSONAL_STEPS = 8
 NEAR_STEPS = 3
@@ -93,3 +101,46 @@ def near_level(
     alone = counted(fit, len(nodes.every)) == 0
     theta, folds = nodes.halves(chosen(alone, start, found))
     return Level(theta, folds, nodes.out_of_fold(folds), theta)
+
+
+class Known:
+    """What a network has found: everyone's mixture, its rows, and how levels weigh there."""
+
+    def __init__(self, levels: Levels, rows: np.ndarray, nu: np.ndarray, covariance_type: str):
+        """`rows` and `nu` (nodes,): how many rows nodes have, and the strength of the prior."""
+        share = rows / rows.sum()
+        mixtures, shares = distinct(levels.theta.at(levels.names.index("everyone")), share)
+        largest = int(first_greatest(shares))  # of the parts, where the network has several
+        users = mixtures.at(slice(largest, largest + 1))
+        self.rows, self.nu = rows.sum() * shares[largest], np.full(1, np.median(nu))
+        self.weights = share @ levels.weights
+        self.units = _units_of(users, covariance_type)
+        self.everyone = self.units.of_users(users)
+
+    def pooled(self, nodes: Nodes) -> tuple[Level, Pooled]:
+        """Everyone's level at a node whose rows are not in it: no fold is left out of it."""
+        theta = self.everyone
+        folds = repeated(theta, nodes.n_folds)
+        mass = self.rows * theta.weights
+        second = mass[..., None, None] * theta.covariances
+        rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
+        level = Level(theta, folds, nodes.out_of_fold(folds), theta)
+        return level, Pooled(theta, rest, self.nu)
+
+
+def by_oneself(steps: Generator[Sum, Any, Any]) -> Any:
+    """The end of steps that ask for nothing but sums, of one node alone."""
+    reply = None
+    while True:
+        try:
+            reply = steps.send(reply).share
+        except StopIteration as end:
+            return end.value
+
+
+def _units_of(theta: Mixture, covariance_type: str) -> Units:
+    """Centre and scale of the rows that a mixture (1, ...) stands for."""
+    weights, means, covariances = (part[0] for part in theta.parts)
+    centre = cast(np.ndarray, weights @ means)  # of NumPy mixtures, as levels are
+    variance = weights @ (np.diagonal(covariances, axis1=1, axis2=2) + (means - centre) ** 2)
+    return Units(centre, TYPES[covariance_type].scales(np.sqrt(variance)))

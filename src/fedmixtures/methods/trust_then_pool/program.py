@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -27,7 +26,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import xp
-from fedmixtures.methods.base import Account, Levels, Outcome
+from fedmixtures.methods.base import Account, Levels, Outcome, warn_of_retired
 from fedmixtures.methods.conversation import (
     Block,
     Broadcast,
@@ -37,11 +36,15 @@ from fedmixtures.methods.conversation import (
     PerNeighbour,
     Request,
 )
-from fedmixtures.methods.trust_then_pool.join import Known, by_oneself
 from fedmixtures.methods.trust_then_pool.listen import gains, inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
-from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
+from fedmixtures.methods.trust_then_pool.personal import (
+    Known,
+    by_oneself,
+    near_level,
+    personal_level,
+)
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, pooled_level_of_groups
 from fedmixtures.methods.trust_then_pool.weigh import (
     LOWEST,
@@ -120,14 +123,7 @@ class TrustThenPool(Conversation):
             raise ValueError(f"`pool_steps` is {steps!r}. Give three whole numbers of steps.")
         if not self.levels or not set(self.levels) <= set(LEVELS):
             raise ValueError(f"`levels` is {self.levels!r}. Give some of {', '.join(LEVELS)}.")
-        for name in RETIRED:
-            if getattr(self, name) is not None:
-                warnings.warn(
-                    f"`{name}` of TrustThenPool has no effect any more and will be removed: leave "
-                    "it out.",
-                    FutureWarning,
-                    stacklevel=3,
-                )
+        warn_of_retired(self, *RETIRED)
 
     @property
     def needs_start(self) -> bool:
@@ -174,7 +170,7 @@ class TrustThenPool(Conversation):
         )
 
     def join(self, block: Block, levels: Levels, rows: np.ndarray, account: Account) -> Outcome:
-        """A node that comes later, from what the network has found: see `join`."""
+        """A node that comes later, from what the network has found: see `personal.Known`."""
         nu = account.nodes.get("nu", np.full(len(rows), self.prior.strength))
         known = Known(levels, rows, nu, self.covariance_type)
         nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)

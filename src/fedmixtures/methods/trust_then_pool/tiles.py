@@ -8,10 +8,7 @@ shape; nodes of 20 and of 5,000 rows do not wait for each other's padding.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from functools import partial
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -28,123 +25,12 @@ from fedmixtures.kernels.arrays import (
     replaced,
     xp,
 )
-from fedmixtures.kernels.dispatch import rows_at_once
+from fedmixtures.methods.trust_then_pool.batches import ALL, Entries, Tiles
 
 TILE_SIZES = (32, 64, 128, 256)
 """Rows in a tile: which of them depends on how many rows nodes have."""
-ALL = -1
-"""`leave` of a fit that leaves out no fold."""
 NO_FOLD = -2
 """Fold of padding and of points that are no rows."""
-
-
-class Tiles(eqx.Module):
-    """Rows of all nodes, tile by tile; the points of released mixtures behind them."""
-
-    x: Array
-    """(tiles, rows, features)."""
-    count: Array
-    """(tiles, rows), zero for padding."""
-    fold: Array
-    """(tiles, rows)."""
-    observed: Array | None = None
-    """(tiles, stretches, features) which cells the rows of a stretch have; None where all have."""
-    per_fit: int = eqx.field(static=True, default=1)
-    """Tiles of an ordinary fit, as a power of two."""
-
-    @property
-    def at_once(self) -> tuple[int, int]:
-        """Tiles and fits in one call, at most: no more than a few times all there are."""
-        tiles = min(
-            max(16, rows_at_once(self.x.shape[2]) // self.count.shape[1]), 8 * len(self.count)
-        )
-        return tiles, max(1, tiles // self.per_fit)
-
-
-class Work(eqx.Module):
-    """Which tiles each of a batch of fits is made from."""
-
-    tile: Array
-    """(entries,) line of `Tiles`."""
-    owner: Array
-    """(entries,) number of the fit."""
-    leave: Array
-    """(entries,) fold to leave out."""
-    scale: Array
-    """(entries,) factor of the counts; zero for padding."""
-    number: Array
-    """(entries,) number of the entry within its fit."""
-    doublings: int | None = eqx.field(static=True, default=None)
-    """No fit has more than 2^doublings entries; None: sums do without it."""
-
-
-class Batch(NamedTuple):
-    """Some fits that run together, and their entries."""
-
-    fits: slice
-    entries: slice
-    room: int
-    """For entries, in the program."""
-
-
-@dataclass(frozen=True)
-class Entries:
-    """As `Work`, for any number of fits; entries of a fit stand together."""
-
-    tile: Array
-    owner: Array
-    leave: Array
-    scale: Array
-    n_fits: int
-    size: np.ndarray | int
-    """(fits,) entries of each; a number if all have as many."""
-
-    @cached_property
-    def by_fit(self) -> Stretches:
-        """Where the entries of each fit stand."""
-        return Stretches(self._ends - self.size, len(self.owner))
-
-    @cached_property
-    def _ends(self) -> np.ndarray:
-        """(fits,) where the entries of each end."""
-        if isinstance(self.size, int):
-            return self.size * np.arange(1, self.n_fits + 1)
-        return np.cumsum(self.size)
-
-    @property
-    def most(self) -> int:
-        """Entries of the largest fit."""
-        return int(np.max(self.size, initial=1))
-
-    def sums(self, by_entry: Array) -> Any:
-        """The sum over the entries of every fit."""
-        if isinstance(by_entry, np.ndarray):
-            return np.bincount(self.owner, by_entry, self.n_fits)
-        return self.by_fit.sums(by_entry)
-
-    def batches(self, at_once: tuple[int, int]) -> Iterator[Batch]:
-        """Whole fits within these tiles and fits (more tiles only for a larger fit)."""
-        most, fits = at_once
-        ends = self._ends
-        first, begin = 0, 0
-        while first < self.n_fits:
-            last = int(np.searchsorted(ends, begin + most, side="right"))
-            last = min(max(last, first + 1), first + fits, self.n_fits)
-            here = slice(int(begin), int(ends[last - 1]))
-            room = max(most, 1 << (here.stop - here.start - 1).bit_length())
-            yield Batch(slice(first, last), here, room)
-            first, begin = last, here.stop
-
-    def work(self, batch: Batch, fits: int) -> Work:
-        """The entries of a batch, filled up with such that count nothing (NumPy)."""
-        here, first = batch.entries, batch.fits.start
-        fill = batch.room - (here.stop - here.start)
-        pad = lambda part, value: np.concatenate([part[here], np.full(fill, value, part.dtype)])
-        owner = pad(self.owner - first, fits - 1)
-        begin = np.concatenate([[0], np.flatnonzero(np.diff(owner)) + 1])
-        number = np.arange(batch.room) - np.repeat(begin, np.diff([*begin, batch.room]))
-        entry = pad(self.tile, 0), owner, pad(self.leave, ALL), pad(self.scale, 0.0)
-        return Work(*entry, number.astype(np.uint32))
 
 
 def tile_size(counts: np.ndarray, n_points: int, n_features: int) -> int:
@@ -167,7 +53,7 @@ class TileTable:
         gappy = bool(xp.isnan(data.rows).any())
         arranged = _arranged(data) if gappy else data
         counts, n = arranged.counts, len(arranged.rows)
-        node = Stretches(arranged.offsets[:-1], n).number(n)
+        node = Stretches(arranged.offsets[:-1], n).number()
         self.size = size = tile_size(counts, n_points, data.n_features)
         self.n_tiles = -(-counts // size)
         self.first = np.concatenate([[0], np.cumsum(self.n_tiles)[:-1]]).astype(np.int64)
