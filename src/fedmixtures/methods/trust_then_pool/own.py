@@ -80,7 +80,7 @@ def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
     entries, present = nodes.all_and_folds(), at(nodes.present, nodes.every)
     keys = [nodes.keys(nodes.every, 2, nodes.leave + 1, start) for start in range(n_starts)]
     short = best_of([nodes.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
-    found = nodes.fitted(entries, short.theta, nu, FIT_STEPS, sums=False).theta
+    found = nodes.fitted(entries, short, nu, FIT_STEPS, sums=False).theta
     theta, folds = nodes.halves(found)
     return Level(theta, folds, nodes.out_of_fold(folds), theta)
 
