@@ -253,6 +253,11 @@ def edges_at_once() -> int:
     return 1 << 20 if on_gpu() else 20_000
 
 
+def nodes_at_once() -> int:
+    """Nodes that work at home together: enough for several calls on every core."""
+    return 1 << 20 if on_gpu() else 2048 * calls_at_once()
+
+
 def calls_at_once() -> int:
     """Calls that run side by side: as many as cores, or as NPROC says; one on a GPU."""
     if on_gpu():

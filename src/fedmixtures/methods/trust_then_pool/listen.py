@@ -17,6 +17,7 @@ from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, by_node, chosen
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.personal import Adapted
+from fedmixtures.mixture.mixture import Mixture
 
 LISTEN_STEPS = 3
 MOST_TIMES = 10.0
@@ -38,7 +39,9 @@ class Gains:
     """(folds, edges) total over the rows outside each fold."""
 
 
-def gains(nodes: Nodes, own: Level, personal: Adapted, heard: Heard, nu: float) -> Gains:
+def gains(
+    nodes: Nodes, own: Level, folds: Mixture, personal: Adapted, heard: Heard, nu: float
+) -> Gains:
     """Out-of-fold gain of own rows when a neighbour's points are added to the fit.
 
     The fit is the better of what the node has without groups: own rows alone, or own rows held by
@@ -47,10 +50,11 @@ def gains(nodes: Nodes, own: Level, personal: Adapted, heard: Heard, nu: float) 
     n_edges, at_once = len(heard.receiver), edges_at_once()
     better = nodes.per_node((own.density - personal.level.density) * nodes.count) > 0
     coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
+    known = by_node(better, nodes.node_of, own.density, personal.level.density)
     parts = [xp.zeros((nodes.n_folds, 0))]
     for first in range(0, n_edges, at_once):
         part = np.arange(first, min(first + at_once, n_edges))
-        parts.append(_gains(nodes, own, personal, heard, nu, better, part))
+        parts.append(_gains(nodes, folds, personal, heard, nu, better, known, part))
     by_fold = xp.concatenate(parts, axis=1)
     if coarse.any():
         judged = np.zeros((nodes.n_folds, n_edges))
@@ -81,7 +85,7 @@ def _not_worse(nodes: Nodes, own: Level, heard: Heard, edges: np.ndarray) -> np.
     return np.asarray(xp.stack([add(of_fold(f)) for f in range(nodes.n_folds)]))
 
 
-def _gains(nodes, own, personal, heard, nu, better, edges) -> Any:
+def _gains(nodes, folds, personal, heard, nu, better, known, edges) -> Any:
     """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
     n = len(edges)
     again = lambda part: xp.tile(xp.asarray(part), nodes.n_folds)
@@ -90,15 +94,13 @@ def _gains(nodes, own, personal, heard, nu, better, edges) -> Any:
     weight = again(heard.weight(nodes, edges, MOST_TIMES))
     entries = nodes.table.with_one(node, leave, sender, weight)
     alone = better[node]
-    fold = leave * nodes.n + node
-    start = chosen(alone, at(own.folds, fold), at(personal.level.folds, fold))
+    start = chosen(alone, *at((folds, personal.folds), (node, leave)))
     held = at((personal.base, personal.pseudo, personal.nu), node)
     base, pseudo, strength = _unless(alone, *held, nu)
     more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
     theta = nodes.fitted(entries, start, strength, LISTEN_STEPS, **more).theta
     rows = nodes.table.of_rows(node, xp.full(len(node), ALL))
     density = nodes.densities(rows, theta)
-    known = by_node(better, nodes.node_of, own.density, personal.level.density)
     gain = _gain(density, known, nodes.fold, nodes.count, rows.tile, leave, rows.owner)
     return rows.sums(gain).reshape(nodes.n_folds, n)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.kernels.arrays import Stretches, fused, placed, xp
+from fedmixtures.kernels.dispatch import nodes_at_once
 from fedmixtures.methods.conversation import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
@@ -140,30 +141,58 @@ class Nodes:
         self.blind = np.asarray((seen == 0).any(1))
         """(nodes,) which have never seen one of the features: their own fits say nothing of it."""
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
-        self._all_rows: dict[int, Entries] = {}
-        self._by_tile(np.arange(self.table.row_tiles))
+        tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
+        self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
 
-    def only(self, who: np.ndarray) -> Nodes:
+    def only(self, who: np.ndarray | slice) -> Nodes:
         """Some of the nodes, in the same tiles."""
         part = copy.copy(self)
         part.block = replace(self.block, line=self.block.line[who])
-        part.n, part.table, part._all_rows = len(who), self.table.only(who), {}
+        part.table = self.table.only(who)
         for name in ("hashes", "lone", "rows_of", "capped", "present", "blind"):
             setattr(part, name, getattr(self, name)[who])
-        return part._by_tile(self.table.of_rows(who, np.full(len(who), ALL)).tile)
+        part.n = len(part.lone)
+        return part._by_tile(*at((self.tile, self.fold, self.count), self._tiles(who)))
 
-    def _by_tile(self, tile: Any) -> Nodes:
-        """With what stands by tile (those of own rows) and by fit."""
-        self.tile = tile
+    def _tiles(self, who: np.ndarray | slice) -> Any:
+        """The lines that some nodes have in arrays by row."""
+        n_tiles = self.table.n_tiles
+        end = np.cumsum(n_tiles)
+        if isinstance(who, slice):
+            return slice(int(end[who.start] - n_tiles[who.start]), int(end[who.stop - 1]))
+        sizes = n_tiles[who]
+        begin = end[who] - np.cumsum(sizes)
+        return np.repeat(begin, sizes) + np.arange(sizes.sum())
+
+    def in_parts(self, step: Callable[..., Tree], *by_node: Any) -> Tree:
+        """`step(part, who, *by_node)` for some of the nodes at a time, with their lines.
+
+        What it works out on the way is held for one part alone. It returns lines by node or by
+        tile, which are joined.
+        """
+        width = nodes_at_once()
+        if self.n <= width:
+            return step(self, slice(0, self.n), *by_node)
+        columns: list[list[Array]] = []
+        for first in range(0, self.n, width):
+            who = slice(first, min(first + width, self.n))
+            found = step(self.only(who), who, *at(by_node, who))
+            leaves, structure = jax.tree.flatten(found)
+            columns = columns or [[] for _ in leaves]
+            for column, leaf in zip(columns, leaves, strict=True):
+                column.append(leaf)
+        joined = []
+        while columns:  # one by one: no more than one is there twice
+            joined.append(xp.concatenate(columns.pop(0)))
+        return jax.tree.unflatten(structure, joined)
+
+    def _by_tile(self, tile: Any, fold: Any, count: Any) -> Nodes:
+        """With what stands by tile (those of own rows)."""
+        self.tile, self.fold, self.count = tile, fold, count
         """(tiles,) where each of own rows stands in the table."""
-        self.fold, self.count = at((self.table.tiles.fold, self.table.tiles.count), tile)
         n_tiles = self.table.n_tiles
         self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
         self.node_of = self.tiles_of.number()
-        self.every = xp.tile(xp.arange(self.n), self.n_folds + 1)
-        """The node of each of the fits "all rows of every node, then without every fold"."""
-        self.leave = xp.repeat(xp.arange(ALL, self.n_folds), self.n)
-        """The fold that each of these leaves out."""
         return self
 
     def _folds(self, data: NodeData, n_folds: int) -> tuple[Array, int]:
@@ -196,16 +225,10 @@ class Nodes:
         by_row = np.repeat(by_stretch, self.table.size // by_stretch.shape[1], axis=1)
         return np.asarray(self.per_node(by_row * self.count) / self.rows_of)[:, None]
 
-    def all_rows(self, times: int) -> Entries:
-        """Fits of all rows of every node, several times over."""
-        if times not in self._all_rows:
-            node = np.tile(np.arange(self.n), times)
-            self._all_rows[times] = self.table.of_rows(node, np.full(len(node), ALL))
-        return self._all_rows[times]
-
-    def all_and_folds(self) -> Entries:
-        """Fits of all rows of every node, then without each fold."""
-        return self.table.of_rows(self.every, self.leave)
+    def all_and_folds(self) -> tuple[Any, Any]:
+        """Node and fold left out of all fits: of all rows of a node, then without each fold."""
+        every = xp.repeat(xp.arange(self.n), self.n_folds + 1)
+        return every, xp.tile(xp.arange(ALL, self.n_folds), self.n)
 
     def per_node(self, by_row: Array) -> Any:
         """Sums over the rows of every node."""
@@ -213,8 +236,16 @@ class Nodes:
 
     def likelihoods(self, densities: Iterable[Array], group: np.ndarray) -> Sum:
         """A sum of the log-likelihoods of own rows, from densities by row: (nodes, densities)."""
+        return self.told(*self.log_likelihoods(densities), group)
+
+    def log_likelihoods(self, densities: Iterable[Array]) -> tuple[Any, Any]:
+        """(nodes, densities) sums of log-densities of own rows, and of their squares."""
         each = [_first_and_second(density, self.count, self.tiles_of) for density in densities]
         first, second = (xp.stack(parts, axis=-1) for parts in zip(*each, strict=True))
+        return first, second
+
+    def told(self, first: Array, second: Array, group: np.ndarray) -> Sum:
+        """A sum of log-likelihoods, from those of every node and the squares."""
         return Sum(first, group, _spread(first, second, self.rows_of[:, None]))
 
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
@@ -236,26 +267,26 @@ class Nodes:
         """As `fits.densities`."""
         return densities(self.table.tiles, entries, theta)
 
-    def out_of_fold(self, folds: Mixture) -> Any:
-        """By row: ln p under the model (folds x nodes, one after the other) without its fold."""
-        found = self.densities(self.all_rows(self.n_folds), folds)
-        found = found.reshape(self.n_folds, -1, self.table.size)
-        return _of_own_fold(found, self.fold, self.count)
+    def of_all_rows(self, theta: Mixture) -> Any:
+        """(times, tiles, rows) densities of all rows under several mixtures (nodes, times, ...)."""
+        times = theta.weights.shape[1]
+        node = np.tile(np.arange(self.n), times)
+        entries = self.table.of_rows(node, np.full(len(node), ALL))
+        return self.densities(entries, _times_first(theta)).reshape(times, -1, self.table.size)
 
-    def halves(self, theta: Mixture) -> tuple[Mixture, Mixture]:
-        """Of mixtures of `all_and_folds`: those of all rows, and those of the folds."""
-        return at(theta, slice(0, self.n)), at(theta, slice(self.n, None))
+    def out_of_fold(self, folds: Mixture) -> Any:
+        """By row: ln p under the model (nodes, folds, ...) without its fold."""
+        return _of_own_fold(self.of_all_rows(folds), self.fold, self.count)
 
     def beside(
         self, theta: Mixture, base: Base, nu: Any, pseudo: Any, n_steps: int, folds: bool = True
     ) -> Mixture:
-        """EM from `theta` (a mixture per node) on own rows, and on own folds, beside a base."""
-        here = slice(None) if folds else slice(0, self.n)
-        node, leave = self.every[here], self.leave[here]
+        """EM from `theta` on own rows, and on own folds, beside a base: (nodes, fits, ...)."""
+        node, leave = self.all_and_folds() if folds else (xp.arange(self.n), np.full(self.n, ALL))
         start, base, nu, pseudo = at((theta, base, nu, pseudo), node)
         more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
-        entries = self.table.of_rows(node, leave)
-        return self.fitted(entries, start, nu, n_steps, **more).theta
+        found = self.fitted(self.table.of_rows(node, leave), start, nu, n_steps, **more)
+        return by_fit(found.theta, self.n)
 
 
 def at(tree: Tree, index: Any) -> Tree:
@@ -318,19 +349,39 @@ def by_node(condition: Array, node_of: Array, one: Array, other: Array) -> Any:
 
 @fused
 def pick(best: Array, trees: list[Any]) -> Any:
-    """Line by line that of the tree with the number `best`; a multiple of its lines, over again."""
+    """Line by line that of the tree with the number `best`."""
+    return jax.tree.map(lambda *parts: xp.stack(parts)[best, xp.arange(len(best))], *trees)
 
-    def picked(*parts):
-        index = xp.tile(best, len(parts[0]) // len(best))
-        return xp.stack(parts)[index, xp.arange(len(index))]
 
-    return jax.tree.map(picked, *trees)
+@partial(fused, static_argnums=1)
+def by_fit(tree: Tree, n: int) -> Tree:
+    """(nodes, fits of a node, ...) from (nodes x fits, ...)."""
+    return jax.tree.map(lambda part: part.reshape(n, -1, *part.shape[1:]), tree)
+
+
+@fused
+def all_fits(tree: Tree) -> Tree:
+    """And back."""
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), tree)
+
+
+@fused
+def _times_first(tree: Any) -> Any:
+    """(times x nodes, ...) from (nodes, times, ...)."""
+    return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)
+
+
+@fused
+def all_and_each(theta: Mixture) -> tuple[Mixture, Mixture]:
+    """Of mixtures (nodes, 1 + folds, ...): those of all rows, and those of the folds."""
+    of = lambda here: jax.tree.map(lambda part: part[:, here], theta)
+    return of(0), of(slice(1, None))
 
 
 @partial(fused, static_argnums=1)
 def repeated(tree: Tree, times: int) -> Tree:
-    """All lines, several times over."""
-    return jax.tree.map(lambda part: xp.tile(part, (times, *(1,) * (part.ndim - 1))), tree)
+    """(lines, times, ...): every line several times."""
+    return jax.tree.map(lambda part: xp.repeat(part[:, None], times, axis=1), tree)
 
 
 def _counted(data: NodeData) -> NodeData:

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import counted, xp
+from fedmixtures.kernels.arrays import counted, fused, xp
 from fedmixtures.methods.base import Levels
 from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, chosen, pick, repeated
+from fedmixtures.methods.trust_then_pool.nodes import (
+    Nodes,
+    Units,
+    all_and_each,
+    all_fits,
+    by_fit,
+    chosen,
+    pick,
+    repeated,
+)
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled, usable
 from fedmixtures.mixture.covariance_types import TYPES
@@ -35,6 +46,8 @@ class Adapted:
     """The personal level, and what a fit needs to go on from it."""
 
     level: Level
+    folds: Mixture
+    """(nodes, folds, ...) the level, fitted without each fold."""
     base: Base
     pseudo: Array
     nu: Array
@@ -43,6 +56,7 @@ class Adapted:
 def personal_level(
     nodes: Nodes,
     own: Level,
+    own_folds: Mixture,
     everyone: Pooled,
     full: Pooled,
     held_by: tuple[float, ...],
@@ -54,53 +68,82 @@ def personal_level(
     component; weights are drawn to the others' by one row. By how many is what foretells the rows
     of the whole network best. Where totals were false, so that nothing comes of it, it is `own`.
     """
-    moved = [_moved(nodes, everyone, held) for held in held_by]
-    densities = [nodes.out_of_fold(folds) for _, _, folds in moved]
-    told = nodes.likelihoods(densities, group)
+    moved = [nodes.in_parts(partial(_moved, held_by=held), everyone) for held in held_by]
+    told = nodes.likelihoods((density for *_, density in moved), group)
     best = first_greatest(usable((yield told), told.share))
-    base, theta, folds = (pick(best, [each[i] for each in moved]) for i in range(3))
-    density = pick(best[nodes.node_of], densities)
-    start, beside = _start(nodes, full, xp.asarray(held_by)[best][:, None])
-    clusters = nodes.beside(start, beside, full.nu, start.weights, PERSONAL_STEPS, folds=False)
-    others = nodes.advanced(everyone.theta, everyone.rest, everyone.nu)
+    theta, folds = (pick(best, [each[i] for each in moved]) for i in range(2))
+    density = pick(best[nodes.node_of], [density for *_, density in moved])
+    chosen_by = xp.asarray(held_by)[best][:, None]
+    clusters = nodes.in_parts(_clusters, full, chosen_by)
+    others, base = nodes.in_parts(_start, everyone, chosen_by)
     lost = ~xp.isfinite(theta.weights).all(1)
-    level = Level(theta, folds, density, clusters).but(nodes, lost, own)
-    return Adapted(level, base, others.weights, everyone.nu)
+    level = Level(theta, density, clusters).but(nodes, lost, own)
+    folds = chosen(lost, own_folds, folds)
+    return Adapted(level, folds, base, others.weights, everyone.nu)
 
 
-def _moved(nodes: Nodes, pooled: Pooled, held_by: float) -> tuple[Base, Mixture, Mixture]:
-    """Base, mixtures of all rows, and of the folds."""
-    start, base = _start(nodes, pooled, held_by)
-    models = nodes.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
-    return base, *nodes.halves(models)
+def _moved(part: Nodes, who: slice, pooled: Pooled, held_by: float) -> tuple[Mixture, Mixture, Any]:
+    """Mixtures of all rows and of the folds, and densities."""
+    start, base = _start(part, who, pooled, held_by)
+    models = part.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
+    theta, folds = all_and_each(models)
+    return theta, folds, part.out_of_fold(folds)
 
 
-def _start(nodes: Nodes, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
+def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
+    """Mixtures of all rows."""
+    start, base = _start(part, who, full, held_by)
+    models = part.beside(start, base, full.nu, start.weights, PERSONAL_STEPS, folds=False)
+    return all_and_each(models)[0]
+
+
+def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
     """The mixture of the others, and those of their rows that hold it."""
-    start = nodes.advanced(pooled.theta, pooled.rest, pooled.nu)
+    start = part.advanced(pooled.theta, pooled.rest, pooled.nu)
     return start, Base.of(pooled.theta, pooled.rest, held_by)
 
 
 def near_level(
-    nodes: Nodes, own: Level, heard: Heard, live: Array, blind: Array, nu: float
+    nodes: Nodes,
+    own: Level,
+    own_folds: Mixture,
+    heard: Heard,
+    live: Array,
+    blind: Array,
+    nu: float,
 ) -> Level:
     """Step 7: own rows with the releases of those listened to.
 
     `live` (edges,) chooses them for the fit of all rows; `blind` (folds, edges) for each fold,
     without a look at the rows of that fold.
     """
-    folds = [live, *blind]
     receiver, sender, rows = map(xp.asarray, (heard.receiver, heard.sender, heard.rows))
-    fit = xp.concatenate([f * nodes.n + receiver[e] for f, e in enumerate(folds)])
-    source = xp.concatenate([sender[e] for e in folds])
-    order = xp.argsort(fit, stable=True)
-    fit, source = fit[order], source[order]
-    entries = nodes.table.with_points(nodes.every, nodes.leave, fit, source, rows[source])
-    start = Mixture(*map(xp.concatenate, zip(own.theta.parts, own.folds.parts, strict=True)))
-    found = nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
-    alone = counted(fit, len(nodes.every)) == 0
-    theta, folds = nodes.halves(chosen(alone, start, found))
-    return Level(theta, folds, nodes.out_of_fold(folds), theta)
+    n_fits = 1 + nodes.n_folds
+
+    def fitted(part: Nodes, who: slice, theta: Mixture, folds: Mixture) -> tuple[Mixture, Array]:
+        here = slice(*np.searchsorted(heard.receiver, (who.start, who.stop)))
+        first, its = n_fits * (receiver[here] - who.start), sender[here]
+        listens = [live[here], *blind[:, here]]
+        fit = xp.concatenate([f + first[e] for f, e in enumerate(listens)])
+        source = xp.concatenate([its[e] for e in listens])
+        order = xp.argsort(fit, stable=True)
+        fit, source = fit[order], source[order]
+        entries = part.table.with_points(*part.all_and_folds(), fit, source, rows[source])
+        start = _side_by_side(theta, folds)
+        found = part.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
+        alone = counted(fit, n_fits * part.n) == 0
+        theta, folds = all_and_each(by_fit(chosen(alone, start, found), part.n))
+        return theta, part.out_of_fold(folds)
+
+    theta, density = nodes.in_parts(fitted, own.theta, own_folds)
+    return Level(theta, density, theta)
+
+
+@fused
+def _side_by_side(theta: Mixture, folds: Mixture) -> Mixture:
+    """Mixtures of all rows and of the folds, (nodes x fits, ...)."""
+    join = lambda one, more: xp.concatenate([one[:, None], more], axis=1)
+    return all_fits(jax.tree.map(join, theta, folds))
 
 
 class Known:
@@ -120,11 +163,10 @@ class Known:
     def pooled(self, nodes: Nodes) -> tuple[Level, Pooled]:
         """Everyone's level at a node whose rows are not in it: no fold is left out of it."""
         theta = self.everyone
-        folds = repeated(theta, nodes.n_folds)
         mass = self.rows * theta.weights
         second = mass[..., None, None] * theta.covariances
         rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
-        level = Level(theta, folds, nodes.out_of_fold(folds), theta)
+        level = Level(theta, nodes.out_of_fold(repeated(theta, nodes.n_folds)), theta)
         return level, Pooled(theta, rest, self.nu)
 
 

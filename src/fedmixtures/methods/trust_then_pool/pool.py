@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from typing import Any
 
 import equinox as eqx
@@ -19,8 +19,17 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import fused, replaced, with_either, worth_selecting, xp
 from fedmixtures.methods.conversation import Groups, Request, Sum
+from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
+from fedmixtures.methods.trust_then_pool.nodes import (
+    Nodes,
+    all_and_each,
+    all_fits,
+    at,
+    by_fit,
+    chosen,
+    repeated,
+)
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, possible
@@ -66,20 +75,25 @@ def pooled_level(
     first, each, then = steps
     starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
-    level_of = lambda fit, total, nu: _without_own(nodes, own, fit, total, nu, alone)
+    all_nodes, nu = np.arange(nodes.n), np.tile(strengths, (nodes.n, 1))
+
+    def level_of(number: int, *found: Any) -> tuple[Level, Pooled]:
+        """With one of several strengths."""
+        fit, total, nu = at(found, (all_nodes, number))
+        density, rest = nodes.in_parts(_without_own, fit.theta, fit.own, total, nu)
+        level = Level(fit.theta, density, fit.theta).but(nodes, alone, own)
+        return level, Pooled(level.theta, rest, nu.astype(density.dtype))
+
     best = yield from _best(nodes, starts, group, strengths[0], first)
-    nu = np.repeat(strengths, nodes.n)
-    fit, total = repeated(best, len(strengths))
-    fit, total = yield from _stepped(nodes, fit, total, nu, group, each)
-    all_nodes = np.arange(nodes.n)
-    here = [i * nodes.n + all_nodes for i in range(len(strengths))]
-    found = [level_of(*at((fit, total, nu), i)) for i in here]
-    told = nodes.likelihoods((level.density for level, _ in found), group)
-    choice = first_greatest(usable((yield told), told.share))
-    fit, total, nu = at((fit, total, nu), choice * nodes.n + all_nodes)
+    fit, total = yield from _stepped(nodes, *repeated(best, len(strengths)), nu, group, each)
+    level, full = level_of(0, fit, total, nu)
+    more = (level_of(i, fit, total, nu)[0].density for i in range(1, len(strengths)))
+    told = nodes.likelihoods(chain([level.density], more), group)
+    choice = first_greatest(usable((yield told), told.share))[:, None]
+    fit, total, nu = at((fit, total, nu), (all_nodes[:, None], choice))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
-    level, pooled = level_of(fit, total, nu)
-    full = chosen(choice == 0, pooled, found[0][1])
+    level, pooled = level_of(0, fit, total, nu)
+    full = chosen(choice[:, 0] == 0, pooled, full)
     return replace(level, clusters=full.theta), pooled, full
 
 
@@ -95,13 +109,13 @@ def pooled_level_of_groups(
         return (yield from pooled_level(nodes, own, heard, groups, live, *more))[0]
     who = who if len(who) else np.zeros(1, np.int64)
     part, (of_part, edges) = nodes.only(who), heard.only(who, nodes.n)
-    given = part, own.only(nodes, part, who), of_part, Groups(*(of[who] for of in groups))
+    given = part, own.only(part, who), of_part, Groups(*(of[who] for of in groups))
     steps, reply = pooled_level(*given, np.asarray(live)[edges], *more), None
     while True:
         try:
             request = steps.send(reply)
         except StopIteration as end:
-            return own.put(nodes, part, who, end.value[0])
+            return own.put(part, who, end.value[0])
         assert isinstance(request, Sum), "pooling asks for sums alone"
         reply = yield replace(request, who=who)
 
@@ -109,7 +123,7 @@ def pooled_level_of_groups(
 def _starts(
     nodes: Nodes, heard: Heard, own: Level, groups: Groups, live: Array, nu: float, salt: int
 ) -> Generator[Request, Any, tuple[Mixture, np.ndarray]]:
-    """Starts (starts, nodes, ...), the same for all members: leaders offer, a sum hands round.
+    """Starts (nodes, starts, ...), the same for all members: leaders offer, a sum hands round.
 
     A leader clusters the points of its own and its live neighbours' releases, and the last start is
     the first leader's release as it is, if it has all components: nothing but releases is in them.
@@ -153,15 +167,14 @@ def _side_by_side(trees: list[Any]) -> Any:
 
 
 @fused
-def _filled(offered: Mixture, own: Mixture) -> tuple[Mixture, Any]:
-    """Starts (starts, nodes, ...), the first in place of what is none; whether there is any."""
-    starts = jax.tree.map(lambda part: xp.swapaxes(part, 0, 1), offered)
+def _filled(starts: Mixture, own: Mixture) -> tuple[Mixture, Any]:
+    """Starts (nodes, starts, ...), the first in place of what is none; whether there is any."""
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
-    known = there.any(0)
-    first = at(starts, (there.argmax(0), xp.arange(len(known))))
+    known = there.any(1)
+    first = at(starts, (xp.arange(len(known)), there.argmax(1)))
     spare = chosen(known, first, own)
     fill = lambda part, other: xp.where(
-        there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[None]
+        there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[:, None]
     )
     return jax.tree.map(fill, starts, spare), known
 
@@ -178,7 +191,7 @@ def _widened(theta: Mixture) -> Mixture:
 
 
 def _is_mixture(theta: Mixture) -> Any:
-    """Which of the stacked mixtures (starts, nodes, ...) can be such."""
+    """Which of the mixtures (nodes, starts, ...) can be such."""
     numbers = [part.reshape(*theta.weights.shape[:2], -1) for part in theta.parts]
     finite = (abs(xp.concatenate(numbers, axis=-1)) < MOST).all(-1)
     variances = xp.diagonal(theta.covariances, axis1=-2, axis2=-1)
@@ -191,50 +204,41 @@ def _best(
     nodes: Nodes, starts: Mixture, group: np.ndarray, nu: float, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
-    n_starts = len(starts.weights)
-    theta = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), starts)
-    strength = xp.full(len(theta.weights), nu)
-    fit, total = yield from _total(nodes, theta, strength, group)
+    strength = xp.full(starts.weights.shape[:2], nu)
+    fit = nodes.in_parts(_sums, starts, strength)
+    total = yield _to_add(fit, group)
     fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
-    density = nodes.densities(nodes.all_rows(n_starts), fit.theta)
-    told = nodes.likelihoods(density.reshape(n_starts, -1, nodes.table.size), group)
-    score = fit.score((yield told).T.ravel(), total.mass.sum(-1))
-    best = first_greatest(score.reshape(n_starts, -1), axis=0)
-    return at((fit, total), best * nodes.n + xp.arange(nodes.n))
+    judged = lambda part, _, theta: part.log_likelihoods(part.of_all_rows(theta))
+    told = nodes.told(*nodes.in_parts(judged, fit.theta), group)
+    score = fit.score((yield told), total.mass.sum(-1))
+    return at((fit, total), (xp.arange(nodes.n), first_greatest(score)))
 
 
 def _stepped(
     nodes: Nodes, fit: Fit, total: Statistics, nu: Array, group: np.ndarray, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
-    """EM by sums, from fits (several times nodes) whose totals are known."""
+    """EM by sums, from fits (nodes, several, ...) whose totals are known."""
     for _ in range(n_steps):
-        theta = _next(nodes, fit.theta, total, nu)
-        fit, total = yield from _total(nodes, theta, nu, group)
+        fit = nodes.in_parts(_next_sums, fit.theta, total, nu)
+        total = yield _to_add(fit, group)
     return fit, total
 
 
-def _total(
-    nodes: Nodes, theta: Mixture, nu: Array, group: np.ndarray
-) -> Generator[Request, Any, tuple[Fit, Statistics]]:
-    """Own statistics under several mixtures per node (times x nodes), and their groups' totals."""
-    times = len(theta.weights) // nodes.n
-    fit = nodes.fitted(nodes.all_rows(times), theta, nu, 0)
-    by_node, covariances = _nodes_first((fit.own, theta.covariances), times)
-    total = yield Sum(by_node, group, covariances)
-    return fit, _nodes_last(total)
+def _to_add(fit: Fit, group: np.ndarray) -> Sum:
+    return Sum(fit.own, group, fit.theta.covariances)
 
 
-@partial(fused, static_argnums=1)
-def _nodes_first(tree: Any, times: int) -> Any:
-    """(nodes, times, ...) from (times x nodes, ...)."""
-    split = lambda part: part.reshape(times, -1, *part.shape[1:])
-    return jax.tree.map(lambda part: xp.swapaxes(split(part), 0, 1), tree)
+def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:
+    """Own statistics under several mixtures (nodes, several, ...)."""
+    node = xp.repeat(xp.arange(part.n), theta.weights.shape[1])
+    entries = part.table.of_rows(node, xp.full(len(node), ALL))
+    return by_fit(part.fitted(entries, all_fits(theta), nu.reshape(-1), 0), part.n)
 
 
-@fused
-def _nodes_last(tree: Any) -> Any:
-    """And back."""
-    return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)
+def _next_sums(part: Nodes, who: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
+    """The same after an M-step."""
+    new = _next(part, *all_fits((theta, total, nu)))
+    return _sums(part, who, by_fit(new, part.n), nu)
 
 
 def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
@@ -273,12 +277,11 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
 
 
 def _without_own(
-    nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: Array, alone: np.ndarray
-) -> tuple[Level, Pooled]:
-    """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
-    theta, mine = fit.theta, fit.own
+    part: Nodes, _: slice, theta: Mixture, mine: Statistics, total: Statistics, nu: Array
+) -> tuple[Array, Statistics]:
+    """Out-of-fold densities, by the others' sums, and those: own folds are left out of both."""
     rest = possible(_others(total, mine), FEW, LEAST)
-    base, nu = Base.of(theta, rest), xp.asarray(nu, theta.means.dtype)
-    folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
-    level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)
-    return level, Pooled(level.theta, rest, nu)
+    base = Base.of(theta, rest)
+    nu = xp.asarray(nu, theta.means.dtype)
+    folds = all_and_each(part.beside(theta, base, nu, base.mass + 1.0, 1))[1]
+    return part.out_of_fold(folds), rest

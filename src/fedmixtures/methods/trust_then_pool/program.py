@@ -136,28 +136,30 @@ class TrustThenPool(Conversation):
         strengths = nu * np.array(self.strengths)
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
-        own = own_level(nodes, nu, self.n_starts)
-        rows = units.common(block.data).rows
-        heard = Heard(nodes, (yield Broadcast(released(nodes, own), rows)))
+        own, folds = own_level(nodes, nu, self.n_starts)
+        release = Broadcast(released(nodes, own), units.common(block.data).rows)
+        heard = Heard(nodes, (yield release))
+        del release
 
         everybody = np.ones(len(block.receiver), dtype=bool)
         network = self._pooling(nodes, (yield Connect(everybody)))
         pooled = nodes, own, heard
         more = strengths, self.pool_steps
-        everyone, sums, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        personal = yield from personal_level(nodes, own, sums, full, self.held_by, network.label)
+        everyone, *sums = yield from pooled_level(*pooled, network, everybody, *more, 3)
+        held = self.held_by, network.label
+        personal = yield from personal_level(nodes, own, folds, *sums, *held)
 
-        gain = gains(nodes, own, personal, heard, nu)
+        gain = gains(nodes, own, folds, personal, heard, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
         both = listens & returned
         live = yield from inside(block, both, gain.mean)
+        near = near_level(nodes, own, folds, heard, live, (gain.without > 0) & returned, nu)
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
         group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
         group = group.but(nodes, same, everyone)
-        near = near_level(nodes, own, heard, live, (gain.without > 0) & returned, nu)
 
         found = own, near, personal.level, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
@@ -165,7 +167,7 @@ class TrustThenPool(Conversation):
         told = {"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live}
         return replace(
             self._weighed(nodes, units, found, density, weight),
-            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(sums.nu)},
+            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(sums[0].nu)},
             edges={name: np.asarray(of) for name, of in told.items()},
         )
 
@@ -174,9 +176,9 @@ class TrustThenPool(Conversation):
         nu = account.nodes.get("nu", np.full(len(rows), self.prior.strength))
         known = Known(levels, rows, nu, self.covariance_type)
         nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)
-        own = own_level(nodes, float(self.prior.strength), self.n_starts)
+        own, folds = own_level(nodes, float(self.prior.strength), self.n_starts)
         everyone, pooled = known.pooled(nodes)
-        moved = personal_level(nodes, own, pooled, pooled, self.held_by, nodes.lone)
+        moved = personal_level(nodes, own, folds, pooled, pooled, self.held_by, nodes.lone)
         found = own, own, by_oneself(moved).level, own, everyone
         density = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
         weight = at_home(nodes, density, known.weights[None])
