@@ -152,9 +152,9 @@ class Nodes:
         for name in ("hashes", "lone", "rows_of", "capped", "present", "blind"):
             setattr(part, name, getattr(self, name)[who])
         part.n = len(part.lone)
-        return part._by_tile(*at((self.tile, self.fold, self.count), self._tiles(who)))
+        return part._by_tile(*at((self.tile, self.fold, self.count), self.tiles(who)))
 
-    def _tiles(self, who: np.ndarray | slice) -> Any:
+    def tiles(self, who: np.ndarray | slice) -> Any:
         """The lines that some nodes have in arrays by row."""
         n_tiles = self.table.n_tiles
         end = np.cumsum(n_tiles)
@@ -342,7 +342,7 @@ def chosen(condition: Array, one: Any, other: Any) -> Any:
 
 
 @fused
-def by_node(condition: Array, node_of: Array, one: Array, other: Array) -> Any:
+def by_node(condition: Array, node_of: Array, one: Array | float, other: Array) -> Any:
     """By row `one` at the nodes where the condition holds, else `other`."""
     return xp.where(xp.asarray(condition)[node_of, None], one, other)
 

@@ -85,7 +85,9 @@ def pooled_level(
         return level, Pooled(level.theta, rest, nu.astype(density.dtype))
 
     best = yield from _best(nodes, starts, group, strengths[0], first)
-    fit, total = yield from _stepped(nodes, *repeated(best, len(strengths)), nu, group, each)
+    best = repeated(best, len(strengths))
+    del starts
+    fit, total = yield from _stepped(nodes, *best, nu, group, each)
     level, full = level_of(0, fit, total, nu)
     more = (level_of(i, fit, total, nu)[0].density for i in range(1, len(strengths)))
     told = nodes.likelihoods(chain([level.density], more), group)
@@ -206,7 +208,7 @@ def _best(
     """A few steps from every start; each group goes on from its best."""
     strength = xp.full(starts.weights.shape[:2], nu)
     fit = nodes.in_parts(_sums, starts, strength)
-    total = yield _to_add(fit, group)
+    total = yield from _total(nodes, fit, group)
     fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
     judged = lambda part, _, theta: part.log_likelihoods(part.of_all_rows(theta))
     told = nodes.told(*nodes.in_parts(judged, fit.theta), group)
@@ -220,12 +222,13 @@ def _stepped(
     """EM by sums, from fits (nodes, several, ...) whose totals are known."""
     for _ in range(n_steps):
         fit = nodes.in_parts(_next_sums, fit.theta, total, nu)
-        total = yield _to_add(fit, group)
+        total = yield from _total(nodes, fit, group)
     return fit, total
 
 
-def _to_add(fit: Fit, group: np.ndarray) -> Sum:
-    return Sum(fit.own, group, fit.theta.covariances)
+def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any, Statistics]:
+    """The total of the statistics of a group."""
+    return (yield Sum(fit.own, group, fit.theta.covariances))
 
 
 def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:

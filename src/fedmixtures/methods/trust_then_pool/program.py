@@ -37,7 +37,7 @@ from fedmixtures.methods.conversation import (
     Request,
 )
 from fedmixtures.methods.trust_then_pool.listen import gains, inside
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units, pick
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import (
     Known,
@@ -155,19 +155,21 @@ class TrustThenPool(Conversation):
         both = listens & returned
         live = yield from inside(block, both, gain.mean)
         near = near_level(nodes, own, folds, heard, live, (gain.without > 0) & returned, nu)
+        told = {"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live}
+        personal, strength = personal.level, personal.nu
+        del folds, sums, gain  # no later step needs them
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
         group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
         group = group.but(nodes, same, everyone)
 
-        found = own, near, personal.level, group, everyone
+        found = own, near, personal, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
         weight = yield from weights(nodes, density, network.label)
-        told = {"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live}
         return replace(
             self._weighed(nodes, units, found, density, weight),
-            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(sums[0].nu)},
+            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(strength)},
             edges={name: np.asarray(of) for name, of in told.items()},
         )
 
@@ -185,42 +187,44 @@ class TrustThenPool(Conversation):
         told = {"group": nodes.lone, "size": np.ones(1, np.int64), "nu": pooled.nu}
         return replace(self._weighed(nodes, known.units, found, density, weight), nodes=told)
 
-    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> Any:
-        """(levels, tiles, rows) out-of-fold densities of the levels that are weighed.
+    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> list[Any]:
+        """By row: out-of-fold densities of each of the levels that are weighed.
 
         Who lacks a feature must borrow it: levels made at home cannot be judged on it.
         """
-        density = xp.stack([found[LEVELS.index(name)].density for name in self.levels])
-        home = np.isin(self.levels, ("own", "near"))[:, None]
-        home = home | ((np.array(self.levels) == "group")[:, None] & alone)
-        blind = home & (nodes.blind & connected)
-        return xp.where(xp.asarray(blind)[:, nodes.node_of, None], LOWEST, density)
+        density = [found[LEVELS.index(name)].density for name in self.levels]
+        blind = nodes.blind & connected
+        if not blind.any():
+            return density
+        home = {"own": blind, "near": blind, "group": blind & alone}
+        return [
+            by_node(home[name], nodes.node_of, LOWEST, level) if name in home else level
+            for name, level in zip(self.levels, density, strict=True)
+        ]
 
     def _weighed(
         self,
         nodes: Nodes,
         units: Units,
         found: tuple[Level, ...],
-        density: Array,
+        density: list[Array],
         weight: Array,
     ) -> Outcome:
         """Step 9, and all levels in the user's units."""
         levels = [found[LEVELS.index(name)] for name in self.levels]
         weight = np.asarray(weight)
         clusters = first_greatest(weight)
-        stack = lambda parts: Mixture(*map(xp.stack, zip(*(p.parts for p in parts), strict=True)))
-        to_cluster = stack([one.clusters for one in levels])
-        here = clusters, np.arange(nodes.n)
+        theta = Mixture(*map(xp.stack, zip(*(one.theta.parts for one in levels), strict=True)))
         weighed = Levels(
             self.levels,
-            units.users(stack([one.theta for one in levels])),
+            units.users(theta),
             weight,
             evidence(nodes, density) - nodes.log_units(units),
             clusters,
             prequential(nodes, density),
         )
         return Outcome(
-            units.users(Mixture(*(part[here] for part in to_cluster.parts))),
+            units.users(pick(clusters, [one.clusters for one in levels])),
             _message(nodes),
             levels=weighed,
         )

@@ -9,7 +9,8 @@ that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,17 +37,18 @@ LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
 
 
-def weights(nodes: Nodes, density: Array, group: np.ndarray) -> Generator[Request, Any, Any]:
-    """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
-    rows = _Rows(nodes, density)
-    told = nodes.likelihoods(usable(density), group)
+def weights(
+    nodes: Nodes, density: Sequence[Array], group: np.ndarray
+) -> Generator[Request, Any, Any]:
+    """(nodes, levels), from the levels' out-of-fold densities by row; sums over `group`."""
+    told = nodes.likelihoods(map(usable, density), group)
     shares = {"evidence": told.share, "rows": nodes.rows_of}
     spread = {"evidence": told.spread, "rows": np.ones(nodes.n)}
     network = found = _first((yield Sum(shares, group, spread)))
     for _ in range(ROUNDS):
-        found = rows.fitted(network, found, FEW_STEPS)
-        network = _grown(network, (yield Sum(rows.shares(found), group)))
-    return rows.fitted(network, network, STEPS)
+        found, shares = _fitted(nodes, density, network, found, FEW_STEPS)
+        network = _grown(network, (yield Sum(shares, group)))
+    return _fitted(nodes, density, network, network, STEPS)[0]
 
 
 @fused
@@ -63,28 +65,34 @@ def _grown(network: Array, total: Array) -> Any:
     return network / network.sum(-1, keepdims=True)
 
 
-def at_home(nodes: Nodes, density: Array, network: Array) -> Any:
+def at_home(nodes: Nodes, density: Sequence[Array], network: Array) -> Any:
     """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
-    return _Rows(nodes, density).fitted(network, network, STEPS)
+    return _fitted(nodes, density, network, network, STEPS)[0]
 
 
-class _Rows:
-    """How likely every row is under each level, as a share of the likeliest."""
+def _fitted(
+    nodes: Nodes, density: Sequence[Array], network: Array, found: Array, n_steps: int
+) -> tuple[Any, Any]:
+    """EM of every node's own weights from `found`, shrunk to the network's.
 
-    def __init__(self, nodes: Nodes, density: Array):
-        table = usable(density)
-        self.relative = xp.exp(table - table.max(0))  # (levels, tiles, rows)
-        self.count, self.node_of, self.tiles_of = nodes.count, nodes.node_of, nodes.tiles_of
+    And (nodes, levels) rows that each level explains under them.
+    """
 
-    def fitted(self, network: Array, found: Array, n_steps: int) -> Any:
-        """EM of every node's own weights from `found`, shrunk to the network's."""
+    def steps(part: Nodes, who: slice, network: Array, found: Array) -> tuple[Any, Any]:
+        relative = _relative([level[nodes.tiles(who)] for level in density])
+        shares = partial(_shares, relative, part.count, part.node_of, part.tiles_of)
         for _ in range(n_steps):
-            found = _shrunk(self.shares(found), network)
-        return found
+            found = _shrunk(shares(found), network)
+        return found, shares(found)
 
-    def shares(self, by_node: Array) -> Any:
-        """(nodes, levels) rows that each level explains, under these weights."""
-        return _shares(self.relative, self.count, self.node_of, self.tiles_of, by_node)
+    return nodes.in_parts(steps, network, found)
+
+
+@fused
+def _relative(density: list[Array]) -> Any:
+    """(levels, tiles, rows) how likely every row is under each level, by the likeliest."""
+    table = usable(xp.stack(density))
+    return xp.exp(table - table.max(0))
 
 
 @fused
@@ -121,13 +129,13 @@ def usable(density: Array) -> Any:
     return xp.maximum(xp.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
 
 
-def evidence(nodes: Nodes, density: Array) -> np.ndarray:
+def evidence(nodes: Nodes, density: Sequence[Array]) -> np.ndarray:
     """(nodes, levels) mean out-of-fold log-density of own rows."""
-    total = [nodes.per_node(part * nodes.count) for part in usable(density)]
+    total = [nodes.per_node(usable(level) * nodes.count) for level in density]
     return np.asarray(xp.stack(total, axis=-1)) / nodes.rows_of[:, None]
 
 
-def prequential(nodes: Nodes, density: Array) -> np.ndarray:
+def prequential(nodes: Nodes, density: Sequence[Array]) -> np.ndarray:
     """(nodes, 1 + levels) total log-loss: of the levels weighed as rows come, and of each alone."""
     each = -evidence(nodes, density) * nodes.rows_of[:, None]
     first = np.log(1.0 / each.shape[1])
