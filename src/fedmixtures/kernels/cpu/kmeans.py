@@ -1,0 +1,121 @@
+"""k-means of one node's rows, restart after restart, as scikit-learn's `KMeans` runs it.
+
+Few rows are clustered here: the same draws and the same steps, so the same clusters, without the
+second that importing scikit-learn takes. Many rows are left to scikit-learn, which is then faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+FEW_ROWS = 2000  # up to here NumPy takes about as long as scikit-learn
+APART = 1e-8  # how far rows are moved, in standard deviations of a feature
+MAX_ITER, TOL = 300, 1e-4  # scikit-learn's
+
+
+class Clustering(NamedTuple):
+    """The cluster of every row, and the weighted squared distances to centres, summed."""
+
+    labels: np.ndarray
+    inertia: float
+
+
+def clusterings(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
+) -> Iterator[Clustering]:
+    """One clustering after the other, from one random stream.
+
+    Distances are compared as they come. So that no two are equal, every row is moved by a fixed
+    random share of the spread, far too little to matter and far more than rounding.
+    """
+    moves = np.random.default_rng(0).uniform(-1, 1, rows.shape)
+    moved = rows + APART * rows.std(axis=0) * moves
+    random = np.random.RandomState(seed)
+    if len(rows) > FEW_ROWS:
+        yield from _by_sklearn(moved, weights, k, n_init, random)
+        return
+    moved -= moved.mean(axis=0)
+    weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
+    for _ in range(n_init):
+        yield _settled(moved, weights, moved[_plus_plus(moved, weights, k, random)])
+
+
+def _by_sklearn(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, random: np.random.RandomState
+) -> Iterator[Clustering]:
+    import sklearn
+    from sklearn.cluster import KMeans
+
+    for _ in range(n_init):
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+            found = KMeans(k, n_init=1, random_state=random).fit(rows, sample_weight=weights)
+        yield Clustering(found.labels_, found.inertia_)
+
+
+def _plus_plus(
+    rows: np.ndarray, weights: np.ndarray, k: int, random: np.random.RandomState
+) -> np.ndarray:
+    """Rows to begin from by greedy k-means++: each the best of a few drawn by squared distance."""
+    norms = np.einsum("md,md->m", rows, rows)
+    trials = 2 + int(np.log(k))
+    chosen = np.empty(k, dtype=int)
+    chosen[0] = random.choice(len(rows), p=weights / weights.sum())
+    nearest = _squared_distances(rows, norms, chosen[:1])[0]
+    total = nearest @ weights
+    for c in range(1, k):
+        drawn = np.searchsorted(np.cumsum(weights * nearest), random.uniform(size=trials) * total)
+        drawn = np.minimum(drawn, len(rows) - 1)
+        each = np.minimum(nearest, _squared_distances(rows, norms, drawn))
+        totals = each @ weights
+        best = np.argmin(totals)
+        nearest, total, chosen[c] = each[best], totals[best], drawn[best]
+    return chosen
+
+
+def _squared_distances(rows: np.ndarray, norms: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """From these rows to all rows."""
+    return np.maximum(norms[which, None] - 2 * rows[which] @ rows.T + norms, 0.0)
+
+
+def _settled(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Clustering:
+    """Lloyd's steps until no row changes its cluster, or centres all but stand still."""
+    weighted, names = rows * weights[:, None], np.arange(len(centres))[:, None]
+    enough = TOL * rows.var(axis=0).mean()
+    labels = _nearest(rows, centres)
+    for _ in range(MAX_ITER):
+        member = (labels == names).astype(np.float64)
+        mass, sums = member @ weights, member @ weighted
+        if not mass.all():
+            _refill(rows, weights, ((rows - centres[labels]) ** 2).sum(axis=1), labels, mass, sums)
+        moved = sums / np.where(mass > 0, mass, 1.0)[:, None]
+        step = ((moved - centres) ** 2).sum()
+        centres, before = moved, labels
+        labels = _nearest(rows, centres)
+        if step <= enough or np.array_equal(labels, before):
+            break
+    return Clustering(labels, float(weights @ ((rows - centres[labels]) ** 2).sum(axis=1)))
+
+
+def _refill(
+    rows: np.ndarray,
+    weights: np.ndarray,
+    distances: np.ndarray,
+    labels: np.ndarray,
+    mass: np.ndarray,
+    sums: np.ndarray,
+) -> None:
+    """Give every empty cluster one of the rows that are furthest from their centres, in place."""
+    empty = np.flatnonzero(mass == 0)
+    furthest = np.argpartition(distances, -len(empty))[: -len(empty) - 1 : -1]
+    for cluster, row in zip(empty, furthest, strict=True):
+        sums[labels[row]] -= weights[row] * rows[row]
+        mass[labels[row]] -= weights[row]
+        sums[cluster], mass[cluster] = weights[row] * rows[row], weights[row]
+
+
+def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """The nearest centre of every row."""
+    return ((centres**2).sum(axis=1) - 2 * rows @ centres.T).argmin(axis=1)
