@@ -18,11 +18,13 @@ from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import Stretches
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
-from fedmixtures.kernels.cpu.kmeans import clusterings
+from fedmixtures.kernels.cpu.kmeans import Clustering, clustering
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 
 BATCHED_FROM = 200  # nodes from which on compiling the batched program pays
+FEW_ROWS = 2000  # up to so many NumPy is about as fast as scikit-learn
+APART = 1e-8  # how far rows are moved, in standard deviations of a feature
 
 
 @runtime_checkable
@@ -105,6 +107,33 @@ def tightest_clustering(
     """
     tried = list(clusterings(rows, weights, k, n_init, seed))
     return tried[first_least(np.array([found.inertia for found in tried]))].labels
+
+
+def clusterings(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
+) -> Iterator[Clustering]:
+    """One clustering of scikit-learn's after the other, from one random stream.
+
+    Distances are compared as they come. So that no two are equal, every row is moved by a fixed
+    random share of the spread, far too little to matter and far more than rounding.
+    """
+    moves = np.random.default_rng(0).uniform(-1, 1, rows.shape)
+    moved = rows + APART * rows.std(axis=0) * moves
+    random = np.random.RandomState(seed)
+    cluster = clustering if len(rows) <= FEW_ROWS else _by_sklearn
+    for _ in range(n_init):
+        yield cluster(moved, weights, k, random)
+
+
+def _by_sklearn(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, random: np.random.RandomState
+) -> Clustering:
+    import sklearn
+    from sklearn.cluster import KMeans
+
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        found = KMeans(k, n_init=1, random_state=random).fit(rows, sample_weight=weights)
+    return Clustering(found.labels_, found.inertia_)
 
 
 def clustered_mixture(

@@ -113,7 +113,9 @@ def test_few_rows_are_clustered_as_scikit_learn_clusters_them(m, d, k, weighted)
         X = 50 + rng.normal(size=(m, d)) + 3 * rng.integers(0, k, (m, 1))
         weights = rng.integers(1, 4, m) if weighted else None
         stream = np.random.RandomState(seed)
-        for found in kmeans.clusterings(X, weights, k, 3, seed):
+        own_stream = np.random.RandomState(seed)
+        for _ in range(3):
+            found = kmeans.clustering(X, weights, k, own_stream)
             expected = KMeans(k, n_init=1, random_state=stream).fit(X, sample_weight=weights)
             np.testing.assert_array_equal(found.labels, expected.labels_)
             assert found.inertia == pytest.approx(expected.inertia_, rel=1e-6)
@@ -122,7 +124,7 @@ def test_few_rows_are_clustered_as_scikit_learn_clusters_them(m, d, k, weighted)
 def test_a_cluster_that_lost_its_rows_gets_the_furthest_one(rows):
     X = rows[0] - rows[0].mean(0)
     centres = np.array([[0.0, 0.0], [1.0, 1.0], [90.0, 90.0], [99.0, 99.0]])
-    found = kmeans._settled(X, np.ones(len(X)), centres)
+    found = kmeans.settled(X, np.ones(len(X)), centres)
     expected = KMeans(4, init=centres, n_init=1).fit(X)
     np.testing.assert_array_equal(found.labels, expected.labels_)
     assert len(set(found.labels)) == 4

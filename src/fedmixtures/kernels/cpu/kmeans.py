@@ -1,18 +1,14 @@
-"""k-means of one node's rows, restart after restart, as scikit-learn's `KMeans` runs it.
+"""k-means of few rows as scikit-learn's `KMeans` runs it: the same draws, steps and clusters.
 
-Few rows are clustered here: the same draws and the same steps, so the same clusters, without the
-second that importing scikit-learn takes. Many rows are left to scikit-learn, which is then faster.
+A small fit need not import scikit-learn for it, which takes a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-FEW_ROWS = 2000  # up to here NumPy takes about as long as scikit-learn
-APART = 1e-8  # how far rows are moved, in standard deviations of a feature
 MAX_ITER, TOL = 300, 1e-4  # scikit-learn's
 
 
@@ -23,36 +19,13 @@ class Clustering(NamedTuple):
     inertia: float
 
 
-def clusterings(
-    rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
-) -> Iterator[Clustering]:
-    """One clustering after the other, from one random stream.
-
-    Distances are compared as they come. So that no two are equal, every row is moved by a fixed
-    random share of the spread, far too little to matter and far more than rounding.
-    """
-    moves = np.random.default_rng(0).uniform(-1, 1, rows.shape)
-    moved = rows + APART * rows.std(axis=0) * moves
-    random = np.random.RandomState(seed)
-    if len(rows) > FEW_ROWS:
-        yield from _by_sklearn(moved, weights, k, n_init, random)
-        return
-    moved -= moved.mean(axis=0)
+def clustering(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, random: np.random.RandomState
+) -> Clustering:
+    """One clustering from a start by k-means++; no two distances may be equal."""
+    rows = rows - rows.mean(axis=0)
     weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
-    for _ in range(n_init):
-        yield _settled(moved, weights, moved[_plus_plus(moved, weights, k, random)])
-
-
-def _by_sklearn(
-    rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, random: np.random.RandomState
-) -> Iterator[Clustering]:
-    import sklearn
-    from sklearn.cluster import KMeans
-
-    for _ in range(n_init):
-        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-            found = KMeans(k, n_init=1, random_state=random).fit(rows, sample_weight=weights)
-        yield Clustering(found.labels_, found.inertia_)
+    return settled(rows, weights, rows[_plus_plus(rows, weights, k, random)])
 
 
 def _plus_plus(
@@ -80,7 +53,7 @@ def _squared_distances(rows: np.ndarray, norms: np.ndarray, which: np.ndarray) -
     return np.maximum(norms[which, None] - 2 * rows[which] @ rows.T + norms, 0.0)
 
 
-def _settled(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Clustering:
+def settled(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Clustering:
     """Lloyd's steps until no row changes its cluster, or centres all but stand still."""
     weighted, names = rows * weights[:, None], np.arange(len(centres))[:, None]
     enough = TOL * rows.var(axis=0).mean()

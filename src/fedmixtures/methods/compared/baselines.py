@@ -25,13 +25,13 @@ from fedmixtures.data.node_data import NodeData, by_pattern, filled, label_hash,
 from fedmixtures.init import (
     BATCHED_FROM,
     clustered_mixture,
+    clusterings,
     distinct_rows_of_all,
     mixtures_of_many,
     node_seed,
 )
 from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
-from fedmixtures.kernels.cpu.kmeans import clusterings
 from fedmixtures.methods.base import OneShot, Outcome
 from fedmixtures.methods.compared.pooling import EMMethod
 from fedmixtures.methods.conversation import Block, Conversation
