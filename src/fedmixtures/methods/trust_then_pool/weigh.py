@@ -13,7 +13,6 @@ from collections.abc import Generator
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import Stretches, fused, xp
@@ -131,4 +130,4 @@ def prequential(nodes: Nodes, density: Array) -> np.ndarray:
     """(nodes, 1 + levels) total log-loss: of the levels weighed as rows come, and of each alone."""
     each = -evidence(nodes, density) * nodes.rows_of[:, None]
     first = np.log(1.0 / each.shape[1])
-    return np.column_stack([-logsumexp(first - each, axis=1), each])
+    return np.column_stack([-np.logaddexp.reduce(first - each, axis=1), each])
