@@ -15,7 +15,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData, filled, label_hash
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import Stretches
+from fedmixtures.kernels.arrays import Stretches, in_order_of
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
 from fedmixtures.kernels.cpu.kmeans import Clustering, clustering
@@ -223,21 +223,39 @@ def _absent(nodes: int, kept: int, k: int, d: int) -> tuple[np.ndarray, np.ndarr
 
 def distinct_rows_of_all(data: NodeData) -> NodeData:
     """The same nodes, rows sorted and equal rows joined into one of their whole weight."""
-    xp = jnp if isinstance(data.rows, jax.Array) else np
-    rows_of = Stretches(data.offsets[:-1], len(data.rows))
-    node = rows_of.number()  # sorted, and so the same in the order below
-    order = xp.lexsort((*data.rows.T[::-1], node))
-    rows: Any = data.rows[order]
-    weights: Any = xp.asarray(data.row_weights)[order]
-    same = (rows[1:] == rows[:-1]).all(1) & (node[1:] == node[:-1])
-    if xp is jnp and not same.any():  # where each row came from nobody asks on a device
-        return NodeData(data.labels, rows, weights, data.offsets, data.source_index)
+    rows, weights = data.rows, data.row_weights
+    if isinstance(data.rows, jax.Array):
+        node = Stretches(data.offsets[:-1], len(data.rows)).number()
+        order = in_order_of(*_columns(data.rows), node)
+        rows, weights, same, some = jax.jit(_in_order)(rows, weights, node, order)
+        if not some:  # where each row came from nobody asks on a device
+            return NodeData(data.labels, rows, weights, data.offsets, data.source_index)
+    else:
+        node: Any = data.node_index
+        order = np.lexsort((*data.rows.T[::-1], node))
+        rows, weights, same, _ = _in_order(rows, weights, node, order)
     source, node, same = (np.asarray(part) for part in (order, node, same))
     source = data.source_index[source]
     first = np.flatnonzero(np.concatenate([[True], ~same]))
     weights = Stretches(first, len(rows)).sums(weights)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(node[first], minlength=data.n_nodes))])
     return NodeData(data.labels, rows[first], weights, offsets, source[first])
+
+
+@jax.jit
+def _columns(rows: jax.Array) -> list[jax.Array]:
+    """The first comes last, since it counts most."""
+    return [*rows.T[::-1]]
+
+
+def _in_order(rows: Any, weights: Any, node: Any, order: Any) -> tuple[Any, Any, Any, Any]:
+    """Rows and weights; which rows are as the one before them, and whether any is.
+
+    `node` is sorted, and so the same in that order.
+    """
+    rows, weights = rows[order], weights[order]
+    same = (rows[1:] == rows[:-1]).all(1) & (node[1:] == node[:-1])
+    return rows, weights, same, same.any()
 
 
 def _cluster(x, weights, seeds, k: int, n_init: int, keep_all: bool):

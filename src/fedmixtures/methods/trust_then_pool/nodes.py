@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
-from fedmixtures.kernels.arrays import Stretches, fused, placed, xp
+from fedmixtures.kernels.arrays import Stretches, Tree, at, fused, in_order_of, placed, xp
 from fedmixtures.methods.conversation import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
@@ -36,9 +36,6 @@ FEW_ROWS = 30
 FEW_FOLDS = 3
 TINY = np.finfo(np.float64).tiny
 
-Tree = TypeVar("Tree")
-"""A pytree of arrays."""
-
 
 @dataclass(frozen=True, eq=False)
 class Units:
@@ -49,7 +46,7 @@ class Units:
 
     def common(self, data: NodeData) -> NodeData:
         """Rows in common units."""
-        rows = (xp.asarray(data.rows) - self.centre) / self.scale
+        rows = _scaled(data.rows, self.centre, self.scale)
         return NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index)
 
     def of_users(self, theta: Mixture) -> Mixture:
@@ -61,6 +58,11 @@ class Units:
     def users(self, theta: Mixture) -> Mixture:
         """Mixtures in the user's units: NumPy, in float64."""
         return jax.tree.map(np.asarray, _in_users(theta, self.centre, self.scale))
+
+
+@fused
+def _scaled(rows: Array, centre: Array, scale: Array) -> Any:
+    return (rows - centre) / scale
 
 
 @fused
@@ -78,26 +80,27 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     data = block.data
     table = xp.asarray(data.rows), xp.asarray(data.row_weights)
     rows_of = Stretches(data.offsets[:-1], len(data.rows))
-    shares, spread = _cells(*table, rows_of)
-    total = yield Sum(shares, None, {"cells": xp.ones_like(spread), "first": spread})
+    shares, spreads, spread = _cells(*table, rows_of)
+    total = at((yield Sum(shares, None, spreads)), slice(0, 1))
     cells = np.maximum(total["cells"][0], TINY)
     centre = np.asarray(total["first"][0]) / cells
-    squares = yield Sum(_squares(*table, rows_of, centre), None, np.sqrt(2) * spread**2)
-    scale = np.sqrt(np.asarray(squares[0]) / cells)
+    squares = yield Sum(_squares(*table, rows_of, centre), None, spread)
+    scale = np.sqrt(np.asarray(at(squares, slice(0, 1)))[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
     return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
 
 
 @fused
-def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any]:
-    """Cells of every node and their sums, by feature; and their spread at the node."""
+def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any, Any]:
+    """Cells of every node and their sums, by feature; their spread, and that of their squares."""
     weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
     rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
     own, first = xp.maximum(cells, TINY), rows_of.sums(weight * rows)
     means, node = first / own, rows_of.number()
     spread = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
     spread = xp.where(spread > 1e-12 * abs(means), spread, xp.maximum(abs(means), 1e-6))
-    return {"cells": cells, "first": first}, spread
+    spreads = {"cells": xp.ones_like(spread), "first": spread}
+    return {"cells": cells, "first": first}, spreads, np.sqrt(2) * spread**2
 
 
 @fused
@@ -127,18 +130,17 @@ class Nodes:
         self.n, self.hashes = data.n_nodes, data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
-        self.rows_of = np.asarray(
-            Stretches(data.offsets[:-1], len(data.rows)).sums(data.row_weights)
+        of_node = Stretches(data.offsets[:-1], len(data.rows))
+        self.rows_of, self.blind = map(
+            np.asarray, _looked_over(data.rows, data.row_weights, of_node)
         )
+        """(nodes,) rows, and which nodes have never seen one of the features."""
         k = np.minimum(block.n_components, data.counts)
         self.capped = k < block.n_components
         self.present = np.arange(int(block.n_components.max()))[None] < k[:, None]
         fold, self.n_folds = self._folds(data, n_folds)
         n_points = self.present.shape[1] * (2 * data.n_features + 1)
         n_lines = 1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1)))
-        seen = Stretches(data.offsets[:-1], len(data.rows)).sums(~xp.isnan(data.rows), np.int64)
-        self.blind = np.asarray((seen == 0).any(1))
-        """(nodes,) which have never seen one of the features: their own fits say nothing of it."""
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
         self._all_rows: dict[int, Entries] = {}
         self._by_tile(np.arange(self.table.row_tiles))
@@ -160,31 +162,28 @@ class Nodes:
         n_tiles = self.table.n_tiles
         self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
         self.node_of = self.tiles_of.number()
-        self.every = xp.tile(xp.arange(self.n), self.n_folds + 1)
-        """The node of each of the fits "all rows of every node, then without every fold"."""
-        self.leave = xp.repeat(xp.arange(ALL, self.n_folds), self.n)
-        """The fold that each of these leaves out."""
+        self.every, self.leave = _all_and_folds(self.n, self.n_folds)
+        """The node of each of the fits "all rows of every node, then without every fold"; the fold
+        that it leaves out."""
         return self
 
     def _folds(self, data: NodeData, n_folds: int) -> tuple[Array, int]:
         """Fold of every row: dealt out in an order drawn from seed, label and the row's rank."""
         node = Stretches(data.offsets[:-1], len(data.rows)).number()
-        rank = xp.arange(len(data.rows)) - xp.asarray(data.offsets)[node]
-        drawn = self._draw(node, 1, rank)
-        order = xp.lexsort((drawn, node))
         folds = np.where(data.counts < FEW_ROWS, min(FEW_FOLDS, n_folds), n_folds)
+        rank, in_turn = _ranks(data.offsets, node, folds)
+        order = in_order_of(self._draw(node, 1, rank), node)
         # Rows of a node stand together, so ranks count them off.
-        fold = placed(len(node), order, rank % xp.asarray(folds)[node], 0, np.int8)
-        return fold, int(folds.max())
+        return placed(len(node), order, in_turn, 0, np.int8), int(folds.max())
 
-    def _draw(self, node: Array, *salt: Any) -> Any:
-        """64 random bits from seed, label and salt."""
+    def _draw(self, node: Array, *salt: Any, dtype: str = "uint64") -> Any:
+        """Random bits from seed, label and salt."""
         with np.errstate(over="ignore"):
-            return _drawn(self.hashes, np.uint64(self.block.seed), node, salt)
+            return _drawn(self.hashes, np.uint64(self.block.seed), node, salt, dtype)
 
     def keys(self, node: Array, *salt: Any) -> Any:
         """A 32-bit key per fit, from seed, label and what the fit is for."""
-        return self._draw(node, *salt).astype(np.uint32)
+        return self._draw(node, *salt, dtype="uint32")
 
     def log_units(self, units: Units) -> np.ndarray:
         """(nodes, 1) what a row's log-density loses on average in the user's units."""
@@ -211,11 +210,10 @@ class Nodes:
         """Sums over the rows of every node."""
         return self.tiles_of.sums(by_row.sum(-1))
 
-    def likelihoods(self, densities: Iterable[Array], group: np.ndarray) -> Sum:
+    def likelihoods(self, densities: Array | list[Array], group: np.ndarray) -> Sum:
         """A sum of the log-likelihoods of own rows, from densities by row: (nodes, densities)."""
-        each = [_first_and_second(density, self.count, self.tiles_of) for density in densities]
-        first, second = (xp.stack(parts, axis=-1) for parts in zip(*each, strict=True))
-        return Sum(first, group, _spread(first, second, self.rows_of[:, None]))
+        share, spread = _likelihoods(densities, self.count, self.tiles_of, self.rows_of)
+        return Sum(share, group, spread)
 
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
         """As `fits.fitted`."""
@@ -239,68 +237,84 @@ class Nodes:
     def out_of_fold(self, folds: Mixture) -> Any:
         """By row: ln p under the model (folds x nodes, one after the other) without its fold."""
         found = self.densities(self.all_rows(self.n_folds), folds)
-        found = found.reshape(self.n_folds, -1, self.table.size)
         return _of_own_fold(found, self.fold, self.count)
 
     def halves(self, theta: Mixture) -> tuple[Mixture, Mixture]:
         """Of mixtures of `all_and_folds`: those of all rows, and those of the folds."""
-        return at(theta, slice(0, self.n)), at(theta, slice(self.n, None))
+        return _halved(theta, self.n)
 
     def beside(
         self, theta: Mixture, base: Base, nu: Any, pseudo: Any, n_steps: int, folds: bool = True
     ) -> Mixture:
         """EM from `theta` (a mixture per node) on own rows, and on own folds, beside a base."""
-        here = slice(None) if folds else slice(0, self.n)
-        node, leave = self.every[here], self.leave[here]
-        start, base, nu, pseudo = at((theta, base, nu, pseudo), node)
+        entries, given = self.all_rows(1), (theta, base, nu, pseudo)
+        if folds:
+            entries, given = self.all_and_folds(), at(given, self.every)
+        start, base, nu, pseudo = given
         more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
-        entries = self.table.of_rows(node, leave)
         return self.fitted(entries, start, nu, n_steps, **more).theta
 
 
-def at(tree: Tree, index: Any) -> Tree:
-    """The lines `index` of every array."""
-    if isinstance(index, slice):
-        return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
-    return _at(tree, index)
+@fused
+def _looked_over(rows: Array, weights: Array, of_node: Stretches) -> tuple[Any, Any]:
+    """Rows of every node; whether it lacks a feature: its own fits say nothing of that one."""
+    seen = of_node.sums(~xp.isnan(rows), np.int64)
+    return of_node.sums(weights), (seen == 0).any(1)
 
 
 @fused
-def _first_and_second(density: Array, count: Array, tiles_of: Stretches) -> tuple[Any, Any]:
-    """Sums of log-densities and of their squares, by node."""
-    density = xp.where(count > 0, density, 0.0)
-    return tuple(tiles_of.sums((density**power * count).sum(-1)) for power in (1, 2))
+def _ranks(offsets: Array, node: Array, folds: Array) -> tuple[Any, Any]:
+    """Of every row among those of its node, and the fold that rows of that rank are counted to."""
+    rank = xp.arange(len(node)) - xp.asarray(offsets)[node]
+    return rank, rank % xp.asarray(folds)[node]
+
+
+@partial(fused, static_argnums=(0, 1))
+def _all_and_folds(n: int, n_folds: int) -> tuple[Any, Any]:
+    """Node and fold to leave out, of fits of all rows and without every fold."""
+    return xp.tile(xp.arange(n), n_folds + 1), xp.repeat(xp.arange(ALL, n_folds), n)
+
+
+@partial(fused, static_argnums=1)
+def _halved(tree: Any, n: int) -> tuple[Any, Any]:
+    """The first `n` lines, and the others."""
+    return jax.tree.map(lambda part: part[:n], tree), jax.tree.map(lambda part: part[n:], tree)
 
 
 @fused
-def _spread(first: Array, second: Array, rows: Array) -> Any:
-    """Standard deviations of what so many rows add, but at least one."""
+def _likelihoods(densities: Any, count: Array, tiles_of: Stretches, rows: Array) -> tuple[Any, Any]:
+    """(nodes, densities) sums of log-densities; the standard deviation of a row's, at least one."""
+    sums = [
+        [
+            tiles_of.sums((xp.where(count > 0, density, 0.0) ** power * count).sum(-1))
+            for power in (1, 2)
+        ]
+        for density in densities
+    ]
+    first, second = (xp.stack(parts, axis=-1) for parts in zip(*sums, strict=True))
+    rows = rows[:, None]
     variance = second / rows - xp.square(first / rows)
-    return xp.sqrt(xp.maximum(xp.nan_to_num(variance), 1.0))
+    return first, xp.sqrt(xp.maximum(xp.nan_to_num(variance), 1.0))
 
 
-@fused
-def _drawn(hashes: Array, seed: Any, node: Array, salt: tuple[Any, ...]) -> Any:
-    """64 random bits (splitmix64)."""
+@partial(fused, static_argnums=4)
+def _drawn(hashes: Array, seed: Any, node: Array, salt: tuple[Any, ...], dtype: str) -> Any:
+    """The last of 64 random bits (splitmix64)."""
     bits = xp.asarray(hashes)[node] ^ seed
     for part in (0, *salt):
         bits = bits ^ xp.asarray(part).astype(np.uint64)
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         bits = bits ^ (bits >> np.uint64(31))
-    return bits
+    return bits.astype(dtype)
 
 
 @fused
 def _of_own_fold(density: Array, fold: Array, count: Array) -> Any:
-    """By row the density (folds, tiles, rows) of its own fold; zero for padding."""
+    """By row the density (folds x tiles, rows) of its own fold; zero for padding."""
     place = xp.maximum(fold, 0)[None].astype(np.int64)
+    density = density.reshape(-1, *fold.shape)
     return xp.where(count > 0, xp.take_along_axis(density, place, 0)[0], 0.0)
-
-
-@fused
-def _at(tree: Any, index: Any) -> Any:
-    return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
 
 
 @fused
@@ -325,6 +339,12 @@ def pick(best: Array, trees: list[Any]) -> Any:
         return xp.stack(parts)[index, xp.arange(len(index))]
 
     return jax.tree.map(picked, *trees)
+
+
+@fused
+def stacked(trees: list[Any]) -> Any:
+    """Arrays one above the other."""
+    return jax.tree.map(lambda *parts: xp.stack(parts), *trees)
 
 
 @partial(fused, static_argnums=1)

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import replaced, xp
+from fedmixtures.kernels.arrays import at, replaced, xp
 from fedmixtures.methods.trust_then_pool.fits import best_of, quick
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, by_node, chosen, repeated
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, chosen, repeated
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
@@ -77,7 +77,7 @@ class Release(eqx.Module):
 
 def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
     """Step 1: MAP fits of all own rows and without each fold, the best of several fresh starts."""
-    entries, present = nodes.all_and_folds(), xp.asarray(nodes.present)[nodes.every]
+    entries, present = nodes.all_and_folds(), at(nodes.present, nodes.every)
     keys = [nodes.keys(nodes.every, 2, nodes.leave + 1, start) for start in range(n_starts)]
     short = best_of([nodes.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
     found = nodes.fitted(entries, short.theta, nu, FIT_STEPS, sums=False).theta

@@ -11,17 +11,18 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import counted, xp
+from fedmixtures.kernels.arrays import counted, fused, lines_with, xp
 from fedmixtures.methods.base import Levels
 from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, chosen, pick, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
-from fedmixtures.methods.trust_then_pool.pool import Pooled, usable
+from fedmixtures.methods.trust_then_pool.pool import Pooled, best_by
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture, distinct
 from fedmixtures.mixture.moments import Statistics
@@ -57,15 +58,25 @@ def personal_level(
     moved = [_moved(nodes, everyone, held) for held in held_by]
     densities = [nodes.out_of_fold(folds) for _, _, folds in moved]
     told = nodes.likelihoods(densities, group)
-    best = first_greatest(usable((yield told), told.share))
-    base, theta, folds = (pick(best, [each[i] for each in moved]) for i in range(3))
-    density = pick(best[nodes.node_of], densities)
-    start, beside = _start(nodes, full, xp.asarray(held_by)[best][:, None])
+    best = best_by((yield told), told.share)
+    base, theta, folds = pick(best, moved)
+    density, held = _of_best(best, nodes.node_of, densities, held_by)
+    start, beside = _start(nodes, full, held)
     clusters = nodes.beside(start, beside, full.nu, start.weights, PERSONAL_STEPS, folds=False)
     others = nodes.advanced(everyone.theta, everyone.rest, everyone.nu)
-    lost = ~xp.isfinite(theta.weights).all(1)
-    level = Level(theta, folds, density, clusters).but(nodes, lost, own)
+    level = Level(theta, folds, density, clusters).but(nodes, _lost(theta), own)
     return Adapted(level, base, others.weights, everyone.nu)
+
+
+@fused
+def _of_best(best: Array, node_of: Array, densities: list[Array], held_by: Any) -> tuple[Any, Any]:
+    """Densities by row of the best, and by how many rows (nodes, 1) it is held."""
+    return pick(best[node_of], densities), xp.asarray(held_by)[best][:, None]
+
+
+@fused
+def _lost(theta: Mixture) -> Any:
+    return ~xp.isfinite(theta.weights).all(1)
 
 
 def _moved(nodes: Nodes, pooled: Pooled, held_by: float) -> tuple[Base, Mixture, Mixture]:
@@ -89,18 +100,27 @@ def near_level(
     `live` (edges,) chooses them for the fit of all rows; `blind` (folds, edges) for each fold,
     without a look at the rows of that fold.
     """
-    folds = [live, *blind]
-    receiver, sender, rows = map(xp.asarray, (heard.receiver, heard.sender, heard.rows))
-    fit = xp.concatenate([f * nodes.n + receiver[e] for f, e in enumerate(folds)])
-    source = xp.concatenate([sender[e] for e in folds])
-    order = xp.argsort(fit, stable=True)
-    fit, source = fit[order], source[order]
-    entries = nodes.table.with_points(nodes.every, nodes.leave, fit, source, rows[source])
-    start = Mixture(*map(xp.concatenate, zip(own.theta.parts, own.folds.parts, strict=True)))
+    chosen_by = lines_with(_one_after_another([live, *blind]))
+    points = _points(chosen_by, heard.receiver, heard.sender, heard.rows, nodes.n)
+    entries = nodes.table.with_points(nodes.every, nodes.leave, *points)
+    start = _one_after_another([own.theta, own.folds])
     found = nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
-    alone = counted(fit, len(nodes.every)) == 0
+    alone = counted(points[0], len(nodes.every)) == 0
     theta, folds = nodes.halves(chosen(alone, start, found))
     return Level(theta, folds, nodes.out_of_fold(folds), theta)
+
+
+@fused
+def _one_after_another(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *parts: xp.concatenate(parts), *trees)
+
+
+@fused
+def _points(index: Array, receiver: Array, sender: Array, rows: Array, n: Any) -> tuple[Any, ...]:
+    """Fit (ascending, since receivers are), source and weight of places in (fits, edges)."""
+    fold, edge = xp.divmod(index, len(receiver))
+    source = xp.asarray(sender)[edge]
+    return fold * n + xp.asarray(receiver)[edge], source, xp.asarray(rows)[source]
 
 
 class Known:

@@ -17,10 +17,10 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import fused, replaced, with_either, worth_selecting, xp
+from fedmixtures.kernels.arrays import at, fused, replaced, with_either, worth_selecting, xp
 from fedmixtures.methods.conversation import Groups, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, chosen, repeated
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, repeated
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, possible
@@ -71,15 +71,14 @@ def pooled_level(
     nu = np.repeat(strengths, nodes.n)
     fit, total = repeated(best, len(strengths))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, each)
-    all_nodes = np.arange(nodes.n)
-    here = [i * nodes.n + all_nodes for i in range(len(strengths))]
+    here = [slice(i * nodes.n, (i + 1) * nodes.n) for i in range(len(strengths))]
     found = [level_of(*at((fit, total, nu), i)) for i in here]
-    told = nodes.likelihoods((level.density for level, _ in found), group)
-    choice = first_greatest(usable((yield told), told.share))
-    fit, total, nu = at((fit, total, nu), choice * nodes.n + all_nodes)
+    told = nodes.likelihoods([level.density for level, _ in found], group)
+    choice = best_by((yield told), told.share)
+    fit, total, nu = at((fit, total, nu), _line(choice))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
     level, pooled = level_of(fit, total, nu)
-    full = chosen(choice == 0, pooled, found[0][1])
+    full = _first_of(choice, pooled, found[0][1])
     return replace(level, clusters=full.theta), pooled, full
 
 
@@ -125,31 +124,39 @@ def _starts(
     order = np.argsort(fit, kind="stable")
     fit, source = fit[order], source[order]
     release = at(heard.theta, nodes.block.line)
-    offers = jax.tree.map(xp.zeros_like, release)
+    best, lost = at(release, leads), np.zeros(len(leads), dtype=bool)
     if len(leads):
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
-        # As many as anyone there has: a leader of few rows must not hold the others down, nor a
-        # release that has lost some.
-        present = with_either(nodes.present[leads], fit, heard.theta.weights[source] > 0)
-        fits = [nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]
-        best = best_of(fits).theta
-        lost = with_either(np.zeros(len(leads), dtype=bool), fit, heard.lost[source])
-        offers = jax.tree.map(
-            lambda part, new: replaced(part, leads, new), offers, chosen(lost, _widened(best), best)
-        )
-    share = lambda theta, offers: chosen(offers, theta, jax.tree.map(xp.zeros_like, theta))
-    offered = [share(offers, groups.rank == rank) for rank in range(LEADERS)]
-    whole = (heard.rows > 0) & ~heard.lost
-    offered.append(share(release, (groups.rank == 0) & whole[nodes.block.line]))
-    total = yield Sum(_side_by_side(offered), groups.label, spread=0.0)
-    starts, known = _filled(total, own.theta)
+        present = _present(nodes.present[leads], fit, heard.theta.weights, source)
+        best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]).theta
+        np.logical_or.at(lost, fit, heard.lost[source])
+    whole = ((heard.rows > 0) & ~heard.lost)[nodes.block.line]
+    offers = _offers(release, best, lost, leads, groups.rank, whole)
+    starts, known = _filled((yield Sum(offers, groups.label, spread=0.0)), own.theta)
     return starts, np.asarray(known)
 
 
 @fused
-def _side_by_side(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *trees)
+def _present(own: Array, fit: Array, weights: Array, source: Array) -> Any:
+    """(leaders, k) components: as many as anyone has whose points a leader clusters.
+
+    A leader of few rows must not hold the others down, nor a release that has lost some.
+    """
+    return with_either(own, fit, xp.asarray(weights)[source] > 0)
+
+
+@fused
+def _offers(
+    release: Mixture, best: Mixture, lost: Array, leads: Array, rank: Array, whole: Array
+) -> Mixture:
+    """(nodes, starts, ...) what each node offers, or zeros."""
+    nothing = jax.tree.map(xp.zeros_like, release)
+    put = lambda part, new: replaced(part, leads, new)
+    clustered = jax.tree.map(put, nothing, chosen(lost, _widened(best), best))
+    offered = [chosen(rank == leader, clustered, nothing) for leader in range(LEADERS)]
+    offered.append(chosen((rank == 0) & whole, release, nothing))
+    return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *offered)
 
 
 @fused
@@ -192,15 +199,44 @@ def _best(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
     n_starts = len(starts.weights)
-    theta = jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), starts)
-    strength = xp.full(len(theta.weights), nu)
+    theta = _flat(starts)
+    strength = np.full(len(theta.weights), nu)
     fit, total = yield from _total(nodes, theta, strength, group)
     fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
-    density = nodes.densities(nodes.all_rows(n_starts), fit.theta)
-    told = nodes.likelihoods(density.reshape(n_starts, -1, nodes.table.size), group)
-    score = fit.score((yield told).T.ravel(), total.mass.sum(-1))
-    best = first_greatest(score.reshape(n_starts, -1), axis=0)
-    return at((fit, total), best * nodes.n + xp.arange(nodes.n))
+    density = _by_start(nodes.densities(nodes.all_rows(n_starts), fit.theta), n_starts)
+    told = nodes.likelihoods(density, group)
+    return at((fit, total), _line(_best_start(fit, (yield told), total.mass)))
+
+
+@fused
+def _flat(starts: Mixture) -> Mixture:
+    """(starts x nodes, ...)."""
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), starts)
+
+
+@partial(fused, static_argnums=1)
+def _by_start(density: Array, n_starts: int) -> Any:
+    """(starts, tiles, rows)."""
+    return density.reshape(n_starts, -1, density.shape[-1])
+
+
+@fused
+def _best_start(fit: Fit, log_likelihood: Array, mass: Array) -> Any:
+    """(nodes,) by the score of each, from totals (nodes, starts)."""
+    score = fit.score(log_likelihood.T.ravel(), mass.sum(-1))
+    return first_greatest(score.reshape(log_likelihood.shape[1], -1), axis=0)
+
+
+@fused
+def _line(choice: Array) -> Any:
+    """Where each node's choice stands in (choices x nodes, ...)."""
+    return choice * len(choice) + xp.arange(len(choice))
+
+
+@fused
+def _first_of(choice: Array, pooled: Pooled, first: Pooled) -> Pooled:
+    """That of the first choice, whatever was chosen."""
+    return chosen(choice == 0, pooled, first)
 
 
 def _stepped(
@@ -259,9 +295,9 @@ def sound(total: Statistics) -> Any:
 
 
 @fused
-def usable(total: Array, own: Array) -> Any:
-    """Totals by which something is chosen; a node that got a bad one goes by its own."""
-    return xp.where(xp.isfinite(total).all(-1, keepdims=True), total, own)
+def best_by(total: Array, own: Array) -> Any:
+    """The choice with the greatest total; a node that got a bad one goes by its own."""
+    return first_greatest(xp.where(xp.isfinite(total).all(-1, keepdims=True), total, own))
 
 
 @fused
@@ -272,13 +308,20 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
     return jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
 
 
+@fused
+def _beside(theta: Mixture, rest: Statistics, nu: Array) -> tuple[Base, Any, Any]:
+    """The others' rows, the prior's strength, and what the others' rows count for in weights."""
+    base = Base.of(theta, rest)
+    return base, xp.asarray(nu, theta.means.dtype), base.mass + 1.0
+
+
 def _without_own(
     nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: Array, alone: np.ndarray
 ) -> tuple[Level, Pooled]:
     """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
     theta, mine = fit.theta, fit.own
     rest = possible(_others(total, mine), FEW, LEAST)
-    base, nu = Base.of(theta, rest), xp.asarray(nu, theta.means.dtype)
-    folds = nodes.halves(nodes.beside(theta, base, nu, base.mass + 1.0, 1))[1]
+    base, nu, pseudo = _beside(theta, rest, nu)
+    folds = nodes.halves(nodes.beside(theta, base, nu, pseudo, 1))[1]
     level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)
     return level, Pooled(level.theta, rest, nu)

@@ -36,8 +36,8 @@ from fedmixtures.methods.conversation import (
     PerNeighbour,
     Request,
 )
-from fedmixtures.methods.trust_then_pool.listen import gains, inside
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
+from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units, pick, stacked
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import (
     Known,
@@ -47,13 +47,12 @@ from fedmixtures.methods.trust_then_pool.personal import (
 )
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, pooled_level_of_groups
 from fedmixtures.methods.trust_then_pool.weigh import (
-    LOWEST,
     at_home,
     evidence,
+    judged,
     prequential,
     weights,
 )
-from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior
 
 LEVELS = ("own", "near", "personal", "group", "everyone")
@@ -150,23 +149,25 @@ class TrustThenPool(Conversation):
         gain = gains(nodes, own, personal, heard, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
-        both = listens & returned
+        both, without = both_ways(listens, gain.without, returned)
         live = yield from inside(block, both, gain.mean)
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
         group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
         group = group.but(nodes, same, everyone)
-        near = near_level(nodes, own, heard, live, (gain.without > 0) & returned, nu)
+        near = near_level(nodes, own, heard, live, without, nu)
 
         found = own, near, personal.level, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
         weight = yield from weights(nodes, density, network.label)
-        told = {"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live}
+        told = {"gain": gain.mean, "listens": listens, "cut": both, "trusted": live}
+        edges = {name: np.asarray(of) for name, of in told.items()}
+        edges["cut"] = edges["cut"] & ~edges["trusted"]
         return replace(
             self._weighed(nodes, units, found, density, weight),
             nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(sums.nu)},
-            edges={name: np.asarray(of) for name, of in told.items()},
+            edges=edges,
         )
 
     def join(self, block: Block, levels: Levels, rows: np.ndarray, account: Account) -> Outcome:
@@ -188,11 +189,11 @@ class TrustThenPool(Conversation):
 
         Who lacks a feature must borrow it: levels made at home cannot be judged on it.
         """
-        density = xp.stack([found[LEVELS.index(name)].density for name in self.levels])
+        densities = [found[LEVELS.index(name)].density for name in self.levels]
         home = np.isin(self.levels, ("own", "near"))[:, None]
         home = home | ((np.array(self.levels) == "group")[:, None] & alone)
         blind = home & (nodes.blind & connected)
-        return xp.where(xp.asarray(blind)[:, nodes.node_of, None], LOWEST, density)
+        return judged(densities, blind, nodes.node_of)
 
     def _weighed(
         self,
@@ -206,22 +207,17 @@ class TrustThenPool(Conversation):
         levels = [found[LEVELS.index(name)] for name in self.levels]
         weight = np.asarray(weight)
         clusters = first_greatest(weight)
-        stack = lambda parts: Mixture(*map(xp.stack, zip(*(p.parts for p in parts), strict=True)))
-        to_cluster = stack([one.clusters for one in levels])
-        here = clusters, np.arange(nodes.n)
+        told = evidence(nodes, density)
         weighed = Levels(
             self.levels,
-            units.users(stack([one.theta for one in levels])),
+            units.users(stacked([one.theta for one in levels])),
             weight,
-            evidence(nodes, density) - nodes.log_units(units),
+            told - nodes.log_units(units),
             clusters,
-            prequential(nodes, density),
+            prequential(nodes, told),
         )
-        return Outcome(
-            units.users(Mixture(*(part[here] for part in to_cluster.parts))),
-            _message(nodes),
-            levels=weighed,
-        )
+        to_cluster = pick(xp.asarray(clusters), [one.clusters for one in levels])
+        return Outcome(units.users(to_cluster), _message(nodes), levels=weighed)
 
     def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
         """The groups as far as they pool: members of smaller ones, and others, are each alone."""

@@ -71,8 +71,8 @@ class _Rows:
     """How likely every row is under each level, as a share of the likeliest."""
 
     def __init__(self, nodes: Nodes, density: Array):
-        table = usable(density)
-        self.relative = xp.exp(table - table.max(0))  # (levels, tiles, rows)
+        self.relative = _relative(density)
+        """(levels, tiles, rows)"""
         self.count, self.node_of, self.tiles_of = nodes.count, nodes.node_of, nodes.tiles_of
 
     def fitted(self, network: Array, found: Array, n_steps: int) -> Any:
@@ -84,6 +84,12 @@ class _Rows:
     def shares(self, by_node: Array) -> Any:
         """(nodes, levels) rows that each level explains, under these weights."""
         return _shares(self.relative, self.count, self.node_of, self.tiles_of, by_node)
+
+
+@fused
+def _relative(density: Array) -> Any:
+    table = usable(density)
+    return xp.exp(table - table.max(0))
 
 
 @fused
@@ -115,6 +121,12 @@ def _first(total: dict[str, Any]) -> Any:
 
 
 @fused
+def judged(densities: list[Array], blind: Array, node_of: Array) -> Any:
+    """(levels, tiles, rows), as very unlikely at nodes (levels, nodes) that cannot be judged."""
+    return xp.where(xp.asarray(blind)[:, node_of, None], LOWEST, xp.stack(densities))
+
+
+@fused
 def usable(density: Array) -> Any:
     """Finite densities: what is none counts as very unlikely."""
     return xp.maximum(xp.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
@@ -122,12 +134,18 @@ def usable(density: Array) -> Any:
 
 def evidence(nodes: Nodes, density: Array) -> np.ndarray:
     """(nodes, levels) mean out-of-fold log-density of own rows."""
-    total = [nodes.per_node(part * nodes.count) for part in usable(density)]
-    return np.asarray(xp.stack(total, axis=-1)) / nodes.rows_of[:, None]
+    return np.asarray(_totals(density, nodes.count, nodes.tiles_of)) / nodes.rows_of[:, None]
 
 
-def prequential(nodes: Nodes, density: Array) -> np.ndarray:
+@fused
+def _totals(density: Array, count: Array, tiles_of: Stretches) -> Any:
+    """(nodes, levels) log-likelihoods."""
+    totals = [tiles_of.sums((part * count).sum(-1)) for part in usable(density)]
+    return xp.stack(totals, axis=-1)
+
+
+def prequential(nodes: Nodes, evidence: np.ndarray) -> np.ndarray:
     """(nodes, 1 + levels) total log-loss: of the levels weighed as rows come, and of each alone."""
-    each = -evidence(nodes, density) * nodes.rows_of[:, None]
+    each = -evidence * nodes.rows_of[:, None]
     first = np.log(1.0 / each.shape[1])
     return np.column_stack([-np.logaddexp.reduce(first - each, axis=1), each])
