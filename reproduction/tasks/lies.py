@@ -60,7 +60,8 @@ class Lying(TrustThenPool):
         if isinstance(request, Broadcast) and self.lie == "random":
             return Broadcast(_at(liars, _random(request.message, block), request.message))
         if isinstance(request, Sum) and after_units and self.lie != "shifted":
-            share = _at(liars, self._share(request.share), request.share)
+            here = liars if request.who is None else liars[request.who]
+            share = _at(here, self._share(request.share), request.share)
             return dataclasses.replace(request, share=share)
         return request
 

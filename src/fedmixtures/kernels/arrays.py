@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -31,6 +31,9 @@ class _Namespace:
 
 
 xp: Any = _Namespace()
+
+Tree = TypeVar("Tree")
+"""A pytree of arrays."""
 
 
 @contextmanager
@@ -58,6 +61,23 @@ def fused(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return call
 
 
+def at(tree: Tree, index: Any) -> Tree:
+    """The lines `index` of every array, as one program."""
+    if isinstance(index, slice):
+        return _slice(tree, index.start or 0, index.stop)
+    return _at(tree, index)
+
+
+@fused
+def _at(tree: Any, index: Any) -> Any:
+    return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
+
+
+@partial(fused, static_argnums=(1, 2))
+def _slice(tree: Any, first: int, end: int | None) -> Any:
+    return jax.tree.map(lambda part: xp.asarray(part)[first:end], tree)
+
+
 class Stretches(eqx.Module):
     """Consecutive lines that belong together: the rows of a node, the members of a group."""
 
@@ -68,15 +88,12 @@ class Stretches(eqx.Module):
     """Lines."""
     length: int = eqx.field(static=True)
     """Of all, if it is the same."""
-    doublings: int = eqx.field(static=True)
-    """No stretch is longer than 2^doublings."""
 
     def __init__(self, first: np.ndarray, n: int):
         """Stretches begin at `first` (ascending, none empty) and reach to line `n`."""
         length = np.diff(first, append=n)
         equal = len(length) > 0 and (length == length[0]).all()
         self.length = int(length[0]) if equal else 0
-        self.doublings = int(length.max(initial=1) - 1).bit_length()
         self.n, self.first, self.end = n, xp.asarray(first), None
         if dispatch.keeps_on_device() and not equal:
             self.end = jnp.asarray(np.repeat(first + length, length))
@@ -85,8 +102,7 @@ class Stretches(eqx.Module):
         """Of the stretch that each line belongs to."""
         if not dispatch.keeps_on_device():
             return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=self.n))
-        first = jnp.zeros(self.n, jnp.int32).at[self.first].set(1)
-        return jnp.cumsum(first) - 1
+        return _numbered(self.first, self.n)
 
     def sums(self, values: Array, dtype: Any = None) -> Any:
         """The sum of every stretch."""
@@ -95,27 +111,74 @@ class Stretches(eqx.Module):
         return _stretches_summed(self, values, dtype)
 
 
+@partial(jax.jit, static_argnums=1)
+def _numbered(first: jax.Array, n: int) -> jax.Array:
+    return jnp.cumsum(jnp.zeros(n, jnp.int32).at[first].set(1)) - 1
+
+
 @partial(jax.jit, static_argnums=2)
 def _stretches_summed(stretches: Stretches, values: jax.Array, dtype: Any) -> jax.Array:
     values = values if dtype is None else values.astype(dtype)
     if stretches.end is None:
         return values.reshape(-1, stretches.length, *values.shape[1:]).sum(1)
-    return stretch_sums(values, stretches.end, stretches.doublings)[stretches.first]
+    return stretch_sums(values, stretches.end)[stretches.first]
 
 
-@partial(jax.jit, static_argnums=2)
-def stretch_sums(values: Array, end: Array, doublings: int) -> jax.Array:
-    """For every line the sum from there to the end of its stretch of at most 2^doublings lines.
+def stretch_sums(values: Array, end: Array, doublings: int | None = None) -> jax.Array:
+    """For every line the sum from there to the end of its stretch.
 
     `end` (lines,) is where the stretch of each line ends. Each pass adds the sum of as many lines
-    again: an order that nothing else changes.
+    again: an order that nothing else changes. There are as many passes as the longest stretch
+    needs, or `doublings` that are written out: quicker where they are few, and a program of its own
+    for every number of them.
     """
-    line = jnp.arange(len(values))
-    values = jnp.asarray(values)
-    for step in (1 << power for power in range(doublings)):
+    values, line = jnp.asarray(values), jnp.arange(len(values))
+
+    def add(values: jax.Array, step: Any) -> jax.Array:
         there = (line + step < end).reshape(-1, *(1,) * (values.ndim - 1))
-        values = values + jnp.where(there, jnp.roll(values, -step, axis=0), 0)
-    return values
+        return values + jnp.where(there, jnp.roll(values, -step, axis=0), 0)
+
+    if doublings is not None:
+        for power in range(doublings):
+            values = add(values, 1 << power)
+        return values
+    longest = (end - line).max(initial=1)
+    double = lambda carry: (add(*carry), 2 * carry[1])
+    begin = values, jnp.ones((), line.dtype)
+    return jax.lax.while_loop(lambda carry: carry[1] < longest, double, begin)[0]
+
+
+def in_order_of(*keys: Array) -> Any:
+    """`numpy.lexsort`: the last key counts most, what is equal stays as it stands.
+
+    On a device key by key: sorts by one whole number are ready-made there, others are compiled for
+    seconds.
+    """
+    if not dispatch.keeps_on_device():
+        return np.lexsort(keys)
+    order = np.arange(len(keys[0]), dtype=np.int32)
+    for key in keys:
+        order = _then_by(order, key)
+    return order
+
+
+@jax.jit
+def _then_by(order: Array, key: Array) -> jax.Array:
+    bits = _ascending(jnp.asarray(key))[order]
+    return jax.lax.sort((bits, jnp.asarray(order)), num_keys=1, is_stable=True)[1]
+
+
+def _ascending(key: jax.Array) -> jax.Array:
+    """Whole numbers without a sign, in the same order; what is no number comes last."""
+    kind, size = key.dtype.kind, 8 * key.dtype.itemsize
+    if kind == "u":
+        return key
+    unsigned, signed = (jnp.dtype(f"{name}{size}") for name in ("uint", "int"))
+    if kind == "f":
+        key = jnp.where(jnp.isnan(key), jnp.nan, key + 0.0)  # one zero, one that is no number
+        key = jax.lax.bitcast_convert_type(key, signed)
+        key = jnp.where(key < 0, key ^ jnp.iinfo(signed).max, key)
+    return jax.lax.bitcast_convert_type(key, unsigned) ^ unsigned.type(1 << (size - 1))
 
 
 def repeat_lines(lines: Array, times: Array, total: int) -> Any:
@@ -128,8 +191,33 @@ def repeat_lines(lines: Array, times: Array, total: int) -> Any:
 def counted(index: Array, n: int) -> np.ndarray:
     """How often each number below `n` stands in `index`, on the host."""
     if isinstance(index, jax.Array):
-        return np.asarray(jnp.bincount(index, length=n))
+        return np.asarray(_counted(index, n))
     return np.bincount(index, minlength=n)
+
+
+_counted = jax.jit(lambda index, n: jnp.bincount(index, length=n), static_argnums=1)
+
+
+def tally(flags: Array, index: Array, n: int) -> Any:
+    """How many of the flags that belong to each number below `n` are set."""
+    if dispatch.keeps_on_device():
+        return jnp.zeros(n, jnp.int32).at[index].add(flags)
+    return np.bincount(index, flags, n)
+
+
+def lines_with(flags: Array) -> Any:
+    """`numpy.flatnonzero`."""
+    if dispatch.keeps_on_device():
+        return _lines_with(flags, int(_how_many(flags)))
+    return np.flatnonzero(flags)
+
+
+_how_many = jax.jit(jnp.count_nonzero)
+
+
+@partial(jax.jit, static_argnums=1)
+def _lines_with(flags: jax.Array, n: int) -> jax.Array:
+    return jnp.flatnonzero(flags, size=n)
 
 
 def worth_selecting(flags: np.ndarray) -> np.ndarray:
@@ -148,10 +236,9 @@ def with_either(flags: Array, index: Array, more: Array) -> Any:
 
 def placed(n: int, place: Array, values: Array, fill: Any, dtype: Any) -> Any:
     """`n` lines of `fill`, with `values` at the lines `place`."""
-    shape = n, *values.shape[1:]
     if dispatch.keeps_on_device():
-        return _scattered(jnp.full(shape, fill, dtype), place, values)
-    table = np.full(shape, fill, dtype)
+        return _placed(n, place, values, fill, np.dtype(dtype))
+    table = np.full((n, *values.shape[1:]), fill, dtype)
     table[place] = values
     return table
 
@@ -163,6 +250,12 @@ def replaced(array: Array, index: Any, lines: Array) -> Any:
     array = np.array(array)
     array[index] = lines
     return array
+
+
+@partial(jax.jit, static_argnums=(0, 3, 4))
+def _placed(n, place, values, fill, dtype):
+    table = jnp.full((n, *values.shape[1:]), fill, dtype)
+    return table.at[place].set(values.astype(dtype))
 
 
 @jax.jit
@@ -182,10 +275,11 @@ def most_voted(receiver: Array, heard: Array, weight: Array, label: Array) -> An
     Votes of weight zero do not count; who has no other keeps its own `label`.
     """
     if dispatch.keeps_on_device():
-        return _most_voted_on_device(receiver, heard, weight, label)
+        order = in_order_of(heard, receiver)
+        return _most_voted_on_device(order, receiver, heard, weight, label)
     if not weight.any():
         return label
-    order = np.lexsort((heard, receiver))
+    order = in_order_of(heard, receiver)
     node, name, weight = receiver[order], heard[order], weight[order]
     first = np.flatnonzero(np.r_[True, (np.diff(node) != 0) | (np.diff(name) != 0)])
     votes, node, name = np.add.reduceat(weight, first), node[first], name[first]
@@ -199,14 +293,14 @@ def most_voted(receiver: Array, heard: Array, weight: Array, label: Array) -> An
 
 
 @jax.jit
-def _most_voted_on_device(receiver, heard, weight, label):
+def _most_voted_on_device(order, receiver, heard, weight, label):
     """The same without a length that depends on the votes."""
-    node, name, weight = jax.lax.sort((receiver, heard, weight), num_keys=2)
+    node, name, weight = receiver[order], heard[order], weight[order]
     line, n = jnp.arange(len(node)), len(node)
     new = jnp.concatenate([jnp.ones(1, bool), (node[1:] != node[:-1]) | (name[1:] != name[:-1])])
     last = jnp.concatenate([new[1:], jnp.ones(1, bool)])
     end = jax.lax.cummin(jnp.where(last, line + 1, n), reverse=True)
-    votes = jnp.where(new, stretch_sums(weight, end, max(n - 1, 1).bit_length()), 0.0)
+    votes = jnp.where(new, stretch_sums(weight, end), 0.0)
     most = jax.ops.segment_max(votes, node, len(label), indices_are_sorted=True)
     winner = (votes >= most[node] * (1 - margin(votes.dtype))) & (votes > 0)
     none = jnp.iinfo(label.dtype).max

@@ -135,13 +135,14 @@ def possible(s: Statistics, few: float = np.inf, least: float = 0.0) -> Statisti
     Totals that were rounded, and what is left of them without a part, can have a covariance that no
     rows have: its eigenvalues are raised to a share of their mean.
     """
-    thin = (s.mass > least) & (s.mass < few)
-    if not thin.any():
-        return s
     if isinstance(s.mass, jax.Array):  # all of them: every other number would be a new program
-        raised = _raised_by_jax(s.mass, s.first, s.second)
-        second = jnp.where(thin[..., None, None], raised, s.second)
+        if not _some_thin(s.mass, least, few):
+            return s
+        second = _raised_by_jax(s.mass, s.first, s.second, least, few)
     else:
+        thin = (s.mass > least) & (s.mass < few)
+        if not thin.any():
+            return s
         second = np.array(s.second)
         second[thin] = _raised(s.mass[thin], s.first[thin], s.second[thin])
     return eqx.tree_at(lambda sums: sums.second, s, second)
@@ -160,10 +161,16 @@ def _raised(mass: Any, first: Any, second: Any, xp: Any = np) -> Any:
 
 
 @jax.jit
-def _raised_by_jax(mass: Array, first: Array, second: Array) -> jax.Array:
+def _some_thin(mass, least, few) -> jax.Array:
+    return ((mass > least) & (mass < few)).any()
+
+
+@jax.jit
+def _raised_by_jax(mass, first, second, least, few) -> jax.Array:
     """Some at a time: the solver of a GPU takes no batch of millions."""
     one = lambda sums: _raised(*sums, xp=jnp)
-    return jax.lax.map(one, (mass, first, second), batch_size=AT_ONCE)
+    raised = jax.lax.map(one, (mass, first, second), batch_size=AT_ONCE)
+    return jnp.where(((mass > least) & (mass < few))[..., None, None], raised, second)
 
 
 EMPTY = 1e-8  # a component with less mass than this keeps its mean and covariance

@@ -311,7 +311,7 @@ def test_bad_totals_are_seen():
 def test_the_bound_is_what_foretelling_row_by_row_gives(nodes):
     rng = np.random.default_rng(2)
     density = rng.normal(-3, 2, size=(3, *nodes.count.shape))
-    found = weigh.prequential(nodes, list(density))
+    found = weigh.prequential(nodes, weigh.evidence(nodes, list(density)))
     here = nodes.node_of == 1
     count = nodes.count[here].reshape(-1)
     own = density[:, here].reshape(3, -1)[:, count > 0]

@@ -14,20 +14,19 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.kernels.arrays import Stretches, fused, numpy_rules, xp
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.arrays import Stretches, at, fused, numpy_rules, xp
 from fedmixtures.methods.base import Account, OneShot, Outcome
 from fedmixtures.methods.conversation import (
     Block,
@@ -41,6 +40,11 @@ from fedmixtures.methods.conversation import (
 )
 from fedmixtures.mixture.mixture import Mixture
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+WIDTH = 36
+"""Numbers of a node in one sum on a device: one program for all kinds of sums."""
 BYTES = 8
 """A label on the wire, or a number of a method that is done at once."""
 
@@ -97,9 +101,12 @@ class InProcess:
 
     def _per_neighbour(self, message: Any) -> Any:
         self._count("per neighbour", _bytes(message) * self._degree)
-        return jax.tree.map(lambda part: xp.asarray(part)[self._reverse], message)
+        return at(message, self._reverse)
 
     def _connect(self, live: np.ndarray) -> Groups:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
         block, n = self.block, self.block.data.n_nodes
         both = live & live[block.reverse]
         degree = np.bincount(block.receiver[both], minlength=n)
@@ -190,20 +197,46 @@ def account_of_block(outcome: Outcome, block: Block, network: Network) -> Accoun
     return Account(nodes, {name: of[both] for name, of in values.items()})
 
 
-@fused
 def _totals(share: Any, order: Any, number: Any, members: Stretches) -> Any:
     """For every node the sum over its group; nodes that gave something not finite are left out."""
-    share = jax.tree.map(xp.asarray, share)
-    n, parts = len(number), jax.tree.leaves(share)
-    sound = xp.stack([xp.isfinite(part).reshape(n, -1).all(1) for part in parts]).all(0)
+    parts, tree = jax.tree.flatten(share)
+    shapes = tuple((part.shape, _dtype_of_sum(part)) for part in parts)
+    tables = _side_by_side(parts, WIDTH if dispatch.keeps_on_device() else None)
+    sums = [_summed(table, order, number, members) for table in tables]
+    return jax.tree.unflatten(tree, _apart(sums, shapes))
 
-    def total(part: Any) -> Any:
-        part = xp.where(sound.reshape(n, *(1,) * (part.ndim - 1)), part, xp.zeros_like(part))
-        exact = np.float64 if part.dtype.kind == "f" else np.int64
-        sums = members.sums(part[order], exact)
-        return sums.astype(part.dtype if part.dtype.kind != "b" else exact)[number]
 
-    return jax.tree.map(total, share)
+def _dtype_of_sum(part: Any) -> np.dtype:
+    return np.dtype(np.int64 if part.dtype.kind == "b" else part.dtype)
+
+
+@partial(fused, static_argnums=1)
+def _side_by_side(parts: list[Any], width: int | None) -> list[Any]:
+    """All numbers of a node in one line, in tables of one width; zeros if one is not finite."""
+    real = np.result_type(np.float32, *(part.dtype for part in parts))
+    flat = [xp.asarray(part, real).reshape(len(part), -1) for part in parts]
+    table = xp.concatenate(flat, axis=1) if len(flat) > 1 else flat[0]
+    table = xp.where(xp.isfinite(table).all(1, keepdims=True), table, 0.0)
+    if width is None:
+        return [table]
+    table = xp.pad(table, ((0, 0), (0, -table.shape[1] % width)))
+    return [table[:, first : first + width] for first in range(0, table.shape[1], width)]
+
+
+@fused
+def _summed(table: Any, order: Any, number: Any, members: Stretches) -> Any:
+    return members.sums(table[order], np.float64).astype(table.dtype)[number]
+
+
+@partial(fused, static_argnums=1)
+def _apart(tables: list[Any], shapes: tuple[tuple[tuple[int, ...], np.dtype], ...]) -> list[Any]:
+    """And back."""
+    table = xp.concatenate(tables, axis=1) if len(tables) > 1 else tables[0]
+    end = np.cumsum([int(np.prod(shape[1:])) for shape, _ in shapes])
+    return [
+        part.reshape(shape).astype(dtype)
+        for part, (shape, dtype) in zip(xp.split(table, end, axis=1), shapes, strict=False)
+    ]
 
 
 def _bytes(message: Any) -> int:
@@ -214,6 +247,9 @@ def _bytes(message: Any) -> int:
 
 def _depth(graph: csr_array, roots: np.ndarray) -> int:
     """Edges from the nearest root to the node that is farthest from any, every part having one."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order
+
     n, n_edges = graph.shape[0], graph.nnz + len(roots)
     ends = np.concatenate([graph.indices, roots])  # from one more node to all roots
     begin = np.append(graph.indptr, n_edges)

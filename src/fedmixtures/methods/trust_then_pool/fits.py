@@ -54,11 +54,6 @@ class Base(eqx.Module):
     covariances: Any
 
     @classmethod
-    def nothing(cls, theta: Mixture) -> Base:
-        """No rows of others."""
-        return cls(0.0 * theta.weights, theta.means, theta.covariances)
-
-    @classmethod
     def of(cls, theta: Mixture, s: Statistics, most: float | Array = np.inf) -> Base:
         """Sums taken under `theta`, as rows that count at most `most` in each component."""
         return cls(*_as_rows(theta, s, most))
@@ -84,6 +79,12 @@ def _as_rows(theta: Mixture, s: Statistics, most: Any) -> tuple[Any, Any, Any]:
         xp.where(there[..., None], theta.means + shift, theta.means),
         xp.where(there[..., None, None], spread, theta.covariances),
     )
+
+
+@fused
+def _nothing(theta: Mixture) -> Base:
+    """No rows of others."""
+    return Base(0.0 * theta.weights, theta.means, theta.covariances)
 
 
 class Fit(eqx.Module):
@@ -158,7 +159,7 @@ def fitted(
     `sums` there are none of the result.
     """
     dtype = tiles.x.dtype
-    base = Base.nothing(theta) if base is None else base
+    base = base or _nothing(theta)
     nu, pseudo = _wide(nu, pseudo, theta.weights, str(dtype))
     n_hard = LLOYD_STEPS if from_centres else 0
     whole = np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums)

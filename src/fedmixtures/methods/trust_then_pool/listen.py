@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import fused, most_voted, xp
+from fedmixtures.kernels.arrays import Stretches, at, fused, most_voted, tally, xp
 from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.conversation import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.fits import Base
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, at, by_node, chosen
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, chosen
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.personal import Adapted
 from fedmixtures.mixture.mixture import Mixture
@@ -39,6 +40,12 @@ class Gains:
     """(folds, edges) total over the rows outside each fold."""
 
 
+@fused
+def both_ways(listens: Array, without: Array, returned: Array) -> tuple[Any, Any]:
+    """(edges,) where both ends listen; (folds, edges) the same without a look at the fold."""
+    return listens & returned, (without > 0) & returned
+
+
 def gains(
     nodes: Nodes, own: Level, folds: Mixture, personal: Adapted, heard: Heard, nu: float
 ) -> Gains:
@@ -48,20 +55,19 @@ def gains(
     everyone's. Where even that is no worse without the neighbour, the gain is negative.
     """
     n_edges, at_once = len(heard.receiver), edges_at_once()
-    better = nodes.per_node((own.density - personal.level.density) * nodes.count) > 0
+    better = _better(own.density, personal.level.density, nodes.count, nodes.tiles_of)
     coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
     known = by_node(better, nodes.node_of, own.density, personal.level.density)
     parts = [xp.zeros((nodes.n_folds, 0))]
     for first in range(0, n_edges, at_once):
         part = np.arange(first, min(first + at_once, n_edges))
         parts.append(_gains(nodes, folds, personal, heard, nu, better, known, part))
-    by_fold = xp.concatenate(parts, axis=1)
+    by_fold = _side_by_side(parts)
     if coarse.any():
         judged = np.zeros((nodes.n_folds, n_edges))
         judged[:, coarse] = _not_worse(nodes, own, heard, np.flatnonzero(coarse))
         by_fold = xp.where(coarse, judged, by_fold)
-    total = by_fold.sum(0)
-    return Gains(total / nodes.rows_of[heard.receiver], total - by_fold)
+    return Gains(*_mean_and_without(by_fold, nodes.rows_of[heard.receiver]))
 
 
 def _not_worse(nodes: Nodes, own: Level, heard: Heard, edges: np.ndarray) -> np.ndarray:
@@ -87,30 +93,65 @@ def _not_worse(nodes: Nodes, own: Level, heard: Heard, edges: np.ndarray) -> np.
 
 def _gains(nodes, folds, personal, heard, nu, better, known, edges) -> Any:
     """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
-    n = len(edges)
-    again = lambda part: xp.tile(xp.asarray(part), nodes.n_folds)
-    node, sender = again(heard.receiver[edges]), again(heard.sender[edges])
-    leave = xp.repeat(xp.arange(nodes.n_folds), n)
-    weight = again(heard.weight(nodes, edges, MOST_TIMES))
+    weight = heard.weight(nodes, edges, MOST_TIMES)
+    of_edges = heard.receiver[edges], heard.sender[edges], weight
+    node, sender, weight, leave = _by_fold(of_edges, nodes.n_folds)
     entries = nodes.table.with_one(node, leave, sender, weight)
-    alone = better[node]
-    start = chosen(alone, *at((folds, personal.folds), (node, leave)))
-    held = at((personal.base, personal.pseudo, personal.nu), node)
-    base, pseudo, strength = _unless(alone, *held, nu)
+    held = personal.base, personal.pseudo, personal.nu
+    models = folds, personal.folds
+    start, base, pseudo, strength = _from(node, leave, better, models, held, nu)
     more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
     theta = nodes.fitted(entries, start, strength, LISTEN_STEPS, **more).theta
-    rows = nodes.table.of_rows(node, xp.full(len(node), ALL))
+    rows = nodes.table.of_rows(node, np.full(len(node), ALL))
     density = nodes.densities(rows, theta)
     gain = _gain(density, known, nodes.fold, nodes.count, rows.tile, leave, rows.owner)
-    return rows.sums(gain).reshape(nodes.n_folds, n)
+    return rows.sums(gain).reshape(nodes.n_folds, len(edges))
 
 
 @fused
-def _unless(alone: Array, base: Base, pseudo: Array, strength: Array, nu: Any) -> tuple:
-    """What a fit of own rows has in place of what holds the personal one."""
+def _better(own: Array, personal: Array, count: Array, tiles_of: Stretches) -> Any:
+    """(nodes,) whether own rows alone foretell own held-out rows better."""
+    return tiles_of.sums(((own - personal) * count).sum(-1)) > 0
+
+
+@fused
+def _side_by_side(parts: list[Array]) -> Any:
+    return xp.concatenate(parts, axis=1)
+
+
+@fused
+def _mean_and_without(by_fold: Array, rows: Array) -> tuple[Any, Any]:
+    """Of all folds by row, and the total without each."""
+    total = by_fold.sum(0)
+    return total / rows, total - by_fold
+
+
+@partial(fused, static_argnums=1)
+def _by_fold(of_edges: tuple[Array, ...], n_folds: int) -> tuple[Any, ...]:
+    """The same for every fold, and the fold."""
+    again = [xp.tile(xp.asarray(part), n_folds) for part in of_edges]
+    return *again, xp.repeat(xp.arange(n_folds), len(of_edges[0]))
+
+
+@fused
+def _from(
+    node: Array,
+    leave: Array,
+    better: Array,
+    folds: tuple[Mixture, Mixture],
+    held: tuple[Base, Array, Array],
+    nu: Any,
+) -> tuple[Mixture, Base, Any, Any]:
+    """Where a fit begins and what it has beside own rows; nothing, where they alone are better."""
+    alone = better[node]
+    base, pseudo, strength = at(held, node)
     mass = xp.where(alone[:, None], 0.0, base.mass)
-    base = Base(mass, base.means, base.covariances)
-    return base, xp.where(alone[:, None], 1.0, pseudo), xp.where(alone, nu, strength)
+    return (
+        chosen(alone, *at(folds, (node, leave))),
+        Base(mass, base.means, base.covariances),
+        xp.where(alone[:, None], 1.0, pseudo),
+        xp.where(alone, nu, strength),
+    )
 
 
 @fused
@@ -137,12 +178,29 @@ def inside(block: Block, live: Array, gain: Array) -> Generator[Request, Any, An
     stay whole.
     """
     hashes, receiver = xp.asarray(block.data.label_hashes), xp.asarray(block.receiver)
-    label = (hashes >> np.uint64(1)).astype(np.int64)
-    weight = xp.where(live, xp.sqrt(xp.maximum(gain, 0.0)), 0.0)
+    label, weight = _votes(hashes, live, gain)
     for t in range(VOTE_ROUNDS):
-        heard = yield PerNeighbour(label[receiver])
+        heard = yield PerNeighbour(at(label, receiver))
         label = _in_turn(t, hashes, most_voted(receiver, heard, weight, label), label)
-    same = live & ((yield PerNeighbour(label[receiver])) == label[receiver])
-    settled = xp.bincount(receiver, 1.0 * same, len(label)) >= 2
-    settled = settled[receiver]
-    return live & (same | ~(settled | (yield PerNeighbour(settled))))
+    heard = yield PerNeighbour(at(label, receiver))
+    same, settled = _settled(live, heard, label, receiver)
+    return _kept(live, same, settled, (yield PerNeighbour(settled)))
+
+
+@fused
+def _votes(hashes: Array, live: Array, gain: Array) -> tuple[Any, Any]:
+    """The label that each node begins with; what each neighbour's vote weighs."""
+    weight = xp.where(live, xp.sqrt(xp.maximum(gain, 0.0)), 0.0)
+    return (hashes >> np.uint64(1)).astype(np.int64), weight
+
+
+@fused
+def _settled(live: Array, heard: Array, label: Array, receiver: Array) -> tuple[Any, Any]:
+    """Which live edges join equal labels; at which the receiver has two of those."""
+    same = live & (heard == label[receiver])
+    return same, (tally(same, receiver, len(label)) >= 2)[receiver]
+
+
+@fused
+def _kept(live: Array, same: Array, settled: Array, there: Array) -> Any:
+    return live & (same | ~(settled | there))

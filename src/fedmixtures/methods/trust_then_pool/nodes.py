@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
-from fedmixtures.kernels.arrays import Stretches, fused, placed, xp
+from fedmixtures.kernels.arrays import Stretches, Tree, at, fused, in_order_of, placed, xp
 from fedmixtures.kernels.dispatch import nodes_at_once
 from fedmixtures.methods.conversation import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
@@ -37,9 +37,6 @@ FEW_ROWS = 30
 FEW_FOLDS = 3
 TINY = np.finfo(np.float64).tiny
 
-Tree = TypeVar("Tree")
-"""A pytree of arrays."""
-
 
 @dataclass(frozen=True, eq=False)
 class Units:
@@ -50,7 +47,7 @@ class Units:
 
     def common(self, data: NodeData) -> NodeData:
         """Rows in common units."""
-        rows = (xp.asarray(data.rows) - self.centre) / self.scale
+        rows = _scaled(data.rows, self.centre, self.scale)
         return NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index)
 
     def of_users(self, theta: Mixture) -> Mixture:
@@ -62,6 +59,11 @@ class Units:
     def users(self, theta: Mixture) -> Mixture:
         """Mixtures in the user's units: NumPy, in float64."""
         return jax.tree.map(np.asarray, _in_users(theta, self.centre, self.scale))
+
+
+@fused
+def _scaled(rows: Array, centre: Array, scale: Array) -> Any:
+    return (rows - centre) / scale
 
 
 @fused
@@ -79,26 +81,27 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     data = block.data
     table = xp.asarray(data.rows), xp.asarray(data.row_weights)
     rows_of = Stretches(data.offsets[:-1], len(data.rows))
-    shares, spread = _cells(*table, rows_of)
-    total = yield Sum(shares, None, {"cells": xp.ones_like(spread), "first": spread})
+    shares, spreads, spread = _cells(*table, rows_of)
+    total = at((yield Sum(shares, None, spreads)), slice(0, 1))
     cells = np.maximum(total["cells"][0], TINY)
     centre = np.asarray(total["first"][0]) / cells
-    squares = yield Sum(_squares(*table, rows_of, centre), None, np.sqrt(2) * spread**2)
-    scale = np.sqrt(np.asarray(squares[0]) / cells)
+    squares = yield Sum(_squares(*table, rows_of, centre), None, spread)
+    scale = np.sqrt(np.asarray(at(squares, slice(0, 1)))[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
     return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
 
 
 @fused
-def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any]:
-    """Cells of every node and their sums, by feature; and their spread at the node."""
+def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any, Any]:
+    """Cells of every node and their sums, by feature; their spread, and that of their squares."""
     weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
     rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
     own, first = xp.maximum(cells, TINY), rows_of.sums(weight * rows)
     means, node = first / own, rows_of.number()
     spread = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
     spread = xp.where(spread > 1e-12 * abs(means), spread, xp.maximum(abs(means), 1e-6))
-    return {"cells": cells, "first": first}, spread
+    spreads = {"cells": xp.ones_like(spread), "first": spread}
+    return {"cells": cells, "first": first}, spreads, np.sqrt(2) * spread**2
 
 
 @fused
@@ -128,18 +131,17 @@ class Nodes:
         self.n, self.hashes = data.n_nodes, data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
-        self.rows_of = np.asarray(
-            Stretches(data.offsets[:-1], len(data.rows)).sums(data.row_weights)
+        of_node = Stretches(data.offsets[:-1], len(data.rows))
+        self.rows_of, self.blind = map(
+            np.asarray, _looked_over(data.rows, data.row_weights, of_node)
         )
+        """(nodes,) rows, and which nodes have never seen one of the features."""
         k = np.minimum(block.n_components, data.counts)
         self.capped = k < block.n_components
         self.present = np.arange(int(block.n_components.max()))[None] < k[:, None]
         fold, self.n_folds = self._folds(data, n_folds)
         n_points = self.present.shape[1] * (2 * data.n_features + 1)
         n_lines = 1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1)))
-        seen = Stretches(data.offsets[:-1], len(data.rows)).sums(~xp.isnan(data.rows), np.int64)
-        self.blind = np.asarray((seen == 0).any(1))
-        """(nodes,) which have never seen one of the features: their own fits say nothing of it."""
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
         self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
@@ -154,15 +156,24 @@ class Nodes:
         part.n = len(part.lone)
         return part._by_tile(*at((self.tile, self.fold, self.count), self.tiles(who)))
 
+    def _by_tile(self, tile: Any, fold: Any, count: Any) -> Nodes:
+        """With what stands by tile (those of own rows)."""
+        self.tile, self.fold, self.count = tile, fold, count
+        """(tiles, ...) where own rows stand in the table, their folds and counts."""
+        n_tiles = self.table.n_tiles
+        self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
+        self.node_of = self.tiles_of.number()
+        self._all_rows: dict[tuple[int, bool], Entries] = {}
+        return self
+
     def tiles(self, who: np.ndarray | slice) -> Any:
-        """The lines that some nodes have in arrays by row."""
+        """The lines of some of the nodes in arrays by row."""
         n_tiles = self.table.n_tiles
         end = np.cumsum(n_tiles)
         if isinstance(who, slice):
             return slice(int(end[who.start] - n_tiles[who.start]), int(end[who.stop - 1]))
-        sizes = n_tiles[who]
-        begin = end[who] - np.cumsum(sizes)
-        return np.repeat(begin, sizes) + np.arange(sizes.sum())
+        size = n_tiles[who]
+        return np.repeat(end[who] - np.cumsum(size), size) + np.arange(size.sum())
 
     def in_parts(self, step: Callable[..., Tree], *by_node: Any) -> Tree:
         """`step(part, who, *by_node)` for some of the nodes at a time, with their lines.
@@ -186,34 +197,23 @@ class Nodes:
             joined.append(xp.concatenate(columns.pop(0)))
         return jax.tree.unflatten(structure, joined)
 
-    def _by_tile(self, tile: Any, fold: Any, count: Any) -> Nodes:
-        """With what stands by tile (those of own rows)."""
-        self.tile, self.fold, self.count = tile, fold, count
-        """(tiles,) where each of own rows stands in the table."""
-        n_tiles = self.table.n_tiles
-        self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
-        self.node_of = self.tiles_of.number()
-        return self
-
     def _folds(self, data: NodeData, n_folds: int) -> tuple[Array, int]:
         """Fold of every row: dealt out in an order drawn from seed, label and the row's rank."""
         node = Stretches(data.offsets[:-1], len(data.rows)).number()
-        rank = xp.arange(len(data.rows)) - xp.asarray(data.offsets)[node]
-        drawn = self._draw(node, 1, rank)
-        order = xp.lexsort((drawn, node))
         folds = np.where(data.counts < FEW_ROWS, min(FEW_FOLDS, n_folds), n_folds)
+        rank, in_turn = _ranks(data.offsets, node, folds)
+        order = in_order_of(self._draw(node, 1, rank), node)
         # Rows of a node stand together, so ranks count them off.
-        fold = placed(len(node), order, rank % xp.asarray(folds)[node], 0, np.int8)
-        return fold, int(folds.max())
+        return placed(len(node), order, in_turn, 0, np.int8), int(folds.max())
 
-    def _draw(self, node: Array, *salt: Any) -> Any:
-        """64 random bits from seed, label and salt."""
+    def _draw(self, node: Array, *salt: Any, dtype: str = "uint64") -> Any:
+        """Random bits from seed, label and salt."""
         with np.errstate(over="ignore"):
-            return _drawn(self.hashes, np.uint64(self.block.seed), node, salt)
+            return _drawn(self.hashes, np.uint64(self.block.seed), node, salt, dtype)
 
     def keys(self, node: Array, *salt: Any) -> Any:
         """A 32-bit key per fit, from seed, label and what the fit is for."""
-        return self._draw(node, *salt).astype(np.uint32)
+        return self._draw(node, *salt, dtype="uint32")
 
     def log_units(self, units: Units) -> np.ndarray:
         """(nodes, 1) what a row's log-density loses on average in the user's units."""
@@ -225,28 +225,30 @@ class Nodes:
         by_row = np.repeat(by_stretch, self.table.size // by_stretch.shape[1], axis=1)
         return np.asarray(self.per_node(by_row * self.count) / self.rows_of)[:, None]
 
+    def all_rows(self, times: int, nodes_first: bool = False) -> Entries:
+        """Fits of all rows of every node, several times over; or each several times."""
+        kind = times, nodes_first
+        if kind not in self._all_rows:
+            again = np.repeat if nodes_first else np.tile
+            node = again(np.arange(self.n), times)
+            self._all_rows[kind] = self.table.of_rows(node, np.full(len(node), ALL))
+        return self._all_rows[kind]
+
     def all_and_folds(self) -> tuple[Any, Any]:
-        """Node and fold left out of all fits: of all rows of a node, then without each fold."""
-        every = xp.repeat(xp.arange(self.n), self.n_folds + 1)
-        return every, xp.tile(xp.arange(ALL, self.n_folds), self.n)
+        """Node and fold left out of fits of all rows of every node, then without each fold."""
+        return _all_and_folds(self.n, self.n_folds)
 
     def per_node(self, by_row: Array) -> Any:
         """Sums over the rows of every node."""
         return self.tiles_of.sums(by_row.sum(-1))
 
-    def likelihoods(self, densities: Iterable[Array], group: np.ndarray) -> Sum:
+    def likelihoods(self, densities: Array | list[Array], group: np.ndarray) -> Sum:
         """A sum of the log-likelihoods of own rows, from densities by row: (nodes, densities)."""
-        return self.told(*self.log_likelihoods(densities), group)
+        return to_add(self.log_likelihoods(densities), group)
 
-    def log_likelihoods(self, densities: Iterable[Array]) -> tuple[Any, Any]:
-        """(nodes, densities) sums of log-densities of own rows, and of their squares."""
-        each = [_first_and_second(density, self.count, self.tiles_of) for density in densities]
-        first, second = (xp.stack(parts, axis=-1) for parts in zip(*each, strict=True))
-        return first, second
-
-    def told(self, first: Array, second: Array, group: np.ndarray) -> Sum:
-        """A sum of log-likelihoods, from those of every node and the squares."""
-        return Sum(first, group, _spread(first, second, self.rows_of[:, None]))
+    def log_likelihoods(self, densities: Array | list[Array]) -> tuple[Any, Any]:
+        """(nodes, densities) of own rows, from densities by row; and how much a row's differ."""
+        return _likelihoods(densities, self.count, self.tiles_of, self.rows_of)
 
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
         """As `fits.fitted`."""
@@ -267,71 +269,88 @@ class Nodes:
         """As `fits.densities`."""
         return densities(self.table.tiles, entries, theta)
 
-    def of_all_rows(self, theta: Mixture) -> Any:
-        """(times, tiles, rows) densities of all rows under several mixtures (nodes, times, ...)."""
-        times = theta.weights.shape[1]
-        node = np.tile(np.arange(self.n), times)
-        entries = self.table.of_rows(node, np.full(len(node), ALL))
-        return self.densities(entries, _times_first(theta)).reshape(times, -1, self.table.size)
-
     def out_of_fold(self, folds: Mixture) -> Any:
-        """By row: ln p under the model (nodes, folds, ...) without its fold."""
-        return _of_own_fold(self.of_all_rows(folds), self.fold, self.count)
+        """By row: ln p under the model (folds x nodes, one after the other) without its fold."""
+        found = self.densities(self.all_rows(self.n_folds), folds)
+        return _of_own_fold(found, self.fold, self.count)
+
+    def halves(self, theta: Mixture) -> tuple[Mixture, Mixture]:
+        """Of mixtures of `all_and_folds`: those of all rows, and those of the folds."""
+        return _halved(theta, self.n)
 
     def beside(
         self, theta: Mixture, base: Base, nu: Any, pseudo: Any, n_steps: int, folds: bool = True
     ) -> Mixture:
-        """EM from `theta` on own rows, and on own folds, beside a base: (nodes, fits, ...)."""
-        node, leave = self.all_and_folds() if folds else (xp.arange(self.n), np.full(self.n, ALL))
-        start, base, nu, pseudo = at((theta, base, nu, pseudo), node)
+        """EM from `theta` (a mixture per node) on own rows, and on own folds, beside a base."""
+        entries, given = self.all_rows(1), (theta, base, nu, pseudo)
+        if folds:
+            node, leave = self.all_and_folds()
+            entries, given = self.table.of_rows(node, leave), at(given, node)
+        start, base, nu, pseudo = given
         more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
-        found = self.fitted(self.table.of_rows(node, leave), start, nu, n_steps, **more)
-        return by_fit(found.theta, self.n)
-
-
-def at(tree: Tree, index: Any) -> Tree:
-    """The lines `index` of every array."""
-    if isinstance(index, slice):
-        return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
-    return _at(tree, index)
+        return self.fitted(entries, start, nu, n_steps, **more).theta
 
 
 @fused
-def _first_and_second(density: Array, count: Array, tiles_of: Stretches) -> tuple[Any, Any]:
-    """Sums of log-densities and of their squares, by node."""
-    density = xp.where(count > 0, density, 0.0)
-    return tuple(tiles_of.sums((density**power * count).sum(-1)) for power in (1, 2))
+def _looked_over(rows: Array, weights: Array, of_node: Stretches) -> tuple[Any, Any]:
+    """Rows of every node; whether it lacks a feature: its own fits say nothing of that one."""
+    seen = of_node.sums(~xp.isnan(rows), np.int64)
+    return of_node.sums(weights), (seen == 0).any(1)
 
 
 @fused
-def _spread(first: Array, second: Array, rows: Array) -> Any:
-    """Standard deviations of what so many rows add, but at least one."""
+def _ranks(offsets: Array, node: Array, folds: Array) -> tuple[Any, Any]:
+    """Of every row among those of its node, and the fold that rows of that rank are counted to."""
+    rank = xp.arange(len(node)) - xp.asarray(offsets)[node]
+    return rank, rank % xp.asarray(folds)[node]
+
+
+@partial(fused, static_argnums=(0, 1))
+def _all_and_folds(n: int, n_folds: int) -> tuple[Any, Any]:
+    """Node and fold to leave out, of fits of all rows and without every fold."""
+    return xp.tile(xp.arange(n), n_folds + 1), xp.repeat(xp.arange(ALL, n_folds), n)
+
+
+@partial(fused, static_argnums=1)
+def _halved(tree: Any, n: int) -> tuple[Any, Any]:
+    """The first `n` lines, and the others."""
+    return jax.tree.map(lambda part: part[:n], tree), jax.tree.map(lambda part: part[n:], tree)
+
+
+@fused
+def _likelihoods(densities: Any, count: Array, tiles_of: Stretches, rows: Array) -> tuple[Any, Any]:
+    """(nodes, densities) sums of log-densities; the standard deviation of a row's, at least one."""
+    sums = [
+        [
+            tiles_of.sums((xp.where(count > 0, density, 0.0) ** power * count).sum(-1))
+            for power in (1, 2)
+        ]
+        for density in densities
+    ]
+    first, second = (xp.stack(parts, axis=-1) for parts in zip(*sums, strict=True))
+    rows = rows[:, None]
     variance = second / rows - xp.square(first / rows)
-    return xp.sqrt(xp.maximum(xp.nan_to_num(variance), 1.0))
+    return first, xp.sqrt(xp.maximum(xp.nan_to_num(variance), 1.0))
 
 
-@fused
-def _drawn(hashes: Array, seed: Any, node: Array, salt: tuple[Any, ...]) -> Any:
-    """64 random bits (splitmix64)."""
+@partial(fused, static_argnums=4)
+def _drawn(hashes: Array, seed: Any, node: Array, salt: tuple[Any, ...], dtype: str) -> Any:
+    """The last of 64 random bits (splitmix64)."""
     bits = xp.asarray(hashes)[node] ^ seed
     for part in (0, *salt):
         bits = bits ^ xp.asarray(part).astype(np.uint64)
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         bits = bits ^ (bits >> np.uint64(31))
-    return bits
+    return bits.astype(dtype)
 
 
 @fused
 def _of_own_fold(density: Array, fold: Array, count: Array) -> Any:
-    """By row the density (folds, tiles, rows) of its own fold; zero for padding."""
+    """By row the density (folds x tiles, rows) of its own fold; zero for padding."""
     place = xp.maximum(fold, 0)[None].astype(np.int64)
+    density = density.reshape(-1, *fold.shape)
     return xp.where(count > 0, xp.take_along_axis(density, place, 0)[0], 0.0)
-
-
-@fused
-def _at(tree: Any, index: Any) -> Any:
-    return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
 
 
 @fused
@@ -353,35 +372,35 @@ def pick(best: Array, trees: list[Any]) -> Any:
     return jax.tree.map(lambda *parts: xp.stack(parts)[best, xp.arange(len(best))], *trees)
 
 
-@partial(fused, static_argnums=1)
-def by_fit(tree: Tree, n: int) -> Tree:
-    """(nodes, fits of a node, ...) from (nodes x fits, ...)."""
-    return jax.tree.map(lambda part: part.reshape(n, -1, *part.shape[1:]), tree)
-
-
 @fused
-def all_fits(tree: Tree) -> Tree:
-    """And back."""
-    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), tree)
-
-
-@fused
-def _times_first(tree: Any) -> Any:
-    """(times x nodes, ...) from (nodes, times, ...)."""
-    return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)
-
-
-@fused
-def all_and_each(theta: Mixture) -> tuple[Mixture, Mixture]:
-    """Of mixtures (nodes, 1 + folds, ...): those of all rows, and those of the folds."""
-    of = lambda here: jax.tree.map(lambda part: part[:, here], theta)
-    return of(0), of(slice(1, None))
+def stacked(trees: list[Any]) -> Any:
+    """Arrays one above the other."""
+    return jax.tree.map(lambda *parts: xp.stack(parts), *trees)
 
 
 @partial(fused, static_argnums=1)
 def repeated(tree: Tree, times: int) -> Tree:
     """(lines, times, ...): every line several times."""
     return jax.tree.map(lambda part: xp.repeat(part[:, None], times, axis=1), tree)
+
+
+@partial(fused, static_argnums=1)
+def nodes_first(tree: Tree, n: int) -> Tree:
+    """(nodes, times, ...) from (times x nodes, ...)."""
+    split = lambda part: part.reshape(-1, n, *part.shape[1:])
+    return jax.tree.map(lambda part: xp.swapaxes(split(part), 0, 1), tree)
+
+
+@fused
+def nodes_last(tree: Tree) -> Tree:
+    """And back."""
+    return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)
+
+
+def to_add(log_likelihoods: tuple[Any, Any], group: np.ndarray) -> Sum:
+    """A sum of log-likelihoods."""
+    share, spread = log_likelihoods
+    return Sum(share, group, spread)
 
 
 def _counted(data: NodeData) -> NodeData:

@@ -11,16 +11,9 @@ import jax
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import replaced, xp
+from fedmixtures.kernels.arrays import at, replaced, xp
 from fedmixtures.methods.trust_then_pool.fits import best_of, quick
-from fedmixtures.methods.trust_then_pool.nodes import (
-    Nodes,
-    all_and_each,
-    at,
-    by_fit,
-    by_node,
-    chosen,
-)
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, chosen, nodes_first
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
@@ -80,12 +73,12 @@ def own_level(nodes: Nodes, nu: float, n_starts: int) -> tuple[Level, Mixture]:
 
     def fitted(part: Nodes, _: slice) -> tuple[Mixture, Mixture, Array]:
         node, leave = part.all_and_folds()
-        entries, present = part.table.of_rows(node, leave), xp.asarray(part.present)[node]
+        entries, present = part.table.of_rows(node, leave), at(part.present, node)
         keys = [part.keys(node, 2, leave + 1, start) for start in range(n_starts)]
         short = best_of([part.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
         found = part.fitted(entries, short.theta, nu, FIT_STEPS, sums=False).theta
-        theta, folds = all_and_each(by_fit(found, part.n))
-        return theta, folds, part.out_of_fold(folds)
+        theta, folds = part.halves(found)
+        return theta, nodes_first(folds, part.n), part.out_of_fold(folds)
 
     theta, folds, density = nodes.in_parts(fitted)
     return Level(theta, density, theta), folds

@@ -17,22 +17,21 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import counted, fused, xp
+from fedmixtures.kernels.arrays import counted, fused, lines_with, xp
 from fedmixtures.methods.base import Levels
 from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import (
     Nodes,
     Units,
-    all_and_each,
-    all_fits,
-    by_fit,
     chosen,
+    nodes_first,
+    nodes_last,
     pick,
     repeated,
 )
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
-from fedmixtures.methods.trust_then_pool.pool import Pooled, usable
+from fedmixtures.methods.trust_then_pool.pool import Pooled, best_by
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture, distinct
 from fedmixtures.mixture.moments import Statistics
@@ -69,32 +68,43 @@ def personal_level(
     of the whole network best. Where totals were false, so that nothing comes of it, it is `own`.
     """
     moved = [nodes.in_parts(partial(_moved, held_by=held), everyone) for held in held_by]
-    told = nodes.likelihoods((density for *_, density in moved), group)
-    best = first_greatest(usable((yield told), told.share))
-    theta, folds = (pick(best, [each[i] for each in moved]) for i in range(2))
-    density = pick(best[nodes.node_of], [density for *_, density in moved])
-    chosen_by = xp.asarray(held_by)[best][:, None]
-    clusters = nodes.in_parts(_clusters, full, chosen_by)
-    others, base = nodes.in_parts(_start, everyone, chosen_by)
-    lost = ~xp.isfinite(theta.weights).all(1)
+    densities = [density for _, density in moved]
+    told = nodes.likelihoods(densities, group)
+    best = best_by((yield told), told.share)
+    theta, folds = pick(best, [mixtures for mixtures, _ in moved])
+    density, held = _of_best(best, nodes.node_of, densities, held_by)
+    clusters = nodes.in_parts(_clusters, full, held)
+    others, base = nodes.in_parts(_start, everyone, held)
+    lost = _lost(theta)
     level = Level(theta, density, clusters).but(nodes, lost, own)
-    folds = chosen(lost, own_folds, folds)
-    return Adapted(level, folds, base, others.weights, everyone.nu)
+    return Adapted(level, chosen(lost, own_folds, folds), base, others.weights, everyone.nu)
 
 
-def _moved(part: Nodes, who: slice, pooled: Pooled, held_by: float) -> tuple[Mixture, Mixture, Any]:
-    """Mixtures of all rows and of the folds, and densities."""
+@fused
+def _of_best(best: Array, node_of: Array, densities: list[Array], held_by: Any) -> tuple[Any, Any]:
+    """Densities by row of the best, and by how many rows (nodes, 1) it is held."""
+    return pick(best[node_of], densities), xp.asarray(held_by)[best][:, None]
+
+
+@fused
+def _lost(theta: Mixture) -> Any:
+    return ~xp.isfinite(theta.weights).all(1)
+
+
+def _moved(
+    part: Nodes, who: slice, pooled: Pooled, held_by: float
+) -> tuple[tuple[Mixture, Mixture], Any]:
+    """Mixtures of all rows and of the folds (nodes, folds, ...); densities."""
     start, base = _start(part, who, pooled, held_by)
     models = part.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
-    theta, folds = all_and_each(models)
-    return theta, folds, part.out_of_fold(folds)
+    theta, folds = part.halves(models)
+    return (theta, nodes_first(folds, part.n)), part.out_of_fold(folds)
 
 
 def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
     """Mixtures of all rows."""
     start, base = _start(part, who, full, held_by)
-    models = part.beside(start, base, full.nu, start.weights, PERSONAL_STEPS, folds=False)
-    return all_and_each(models)[0]
+    return part.beside(start, base, full.nu, start.weights, PERSONAL_STEPS, folds=False)
 
 
 def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
@@ -117,22 +127,18 @@ def near_level(
     `live` (edges,) chooses them for the fit of all rows; `blind` (folds, edges) for each fold,
     without a look at the rows of that fold.
     """
-    receiver, sender, rows = map(xp.asarray, (heard.receiver, heard.sender, heard.rows))
-    n_fits = 1 + nodes.n_folds
 
     def fitted(part: Nodes, who: slice, theta: Mixture, folds: Mixture) -> tuple[Mixture, Array]:
         here = slice(*np.searchsorted(heard.receiver, (who.start, who.stop)))
-        first, its = n_fits * (receiver[here] - who.start), sender[here]
-        listens = [live[here], *blind[:, here]]
-        fit = xp.concatenate([f + first[e] for f, e in enumerate(listens)])
-        source = xp.concatenate([its[e] for e in listens])
-        order = xp.argsort(fit, stable=True)
-        fit, source = fit[order], source[order]
-        entries = part.table.with_points(*part.all_and_folds(), fit, source, rows[source])
-        start = _side_by_side(theta, folds)
+        chosen_by = lines_with(_one_after_another([live[here], *blind[:, here]]))
+        edges = heard.receiver[here] - who.start, heard.sender[here]
+        points = _points(chosen_by, *edges, heard.rows, part.n)
+        node, leave = part.all_and_folds()
+        entries = part.table.with_points(node, leave, *points)
+        start = _one_after_another([theta, nodes_last(folds)])
         found = part.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
-        alone = counted(fit, n_fits * part.n) == 0
-        theta, folds = all_and_each(by_fit(chosen(alone, start, found), part.n))
+        alone = counted(points[0], len(node)) == 0
+        theta, folds = part.halves(chosen(alone, start, found))
         return theta, part.out_of_fold(folds)
 
     theta, density = nodes.in_parts(fitted, own.theta, own_folds)
@@ -140,10 +146,16 @@ def near_level(
 
 
 @fused
-def _side_by_side(theta: Mixture, folds: Mixture) -> Mixture:
-    """Mixtures of all rows and of the folds, (nodes x fits, ...)."""
-    join = lambda one, more: xp.concatenate([one[:, None], more], axis=1)
-    return all_fits(jax.tree.map(join, theta, folds))
+def _one_after_another(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *parts: xp.concatenate(parts), *trees)
+
+
+@fused
+def _points(index: Array, receiver: Array, sender: Array, rows: Array, n: Any) -> tuple[Any, ...]:
+    """Fit (ascending, since receivers are), source and weight of places in (fits, edges)."""
+    fold, edge = xp.divmod(index, len(receiver))
+    source = xp.asarray(sender)[edge]
+    return fold * n + xp.asarray(receiver)[edge], source, xp.asarray(rows)[source]
 
 
 class Known:
@@ -166,7 +178,8 @@ class Known:
         mass = self.rows * theta.weights
         second = mass[..., None, None] * theta.covariances
         rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
-        level = Level(theta, nodes.out_of_fold(repeated(theta, nodes.n_folds)), theta)
+        folds = nodes_last(repeated(theta, nodes.n_folds))
+        level = Level(theta, nodes.out_of_fold(folds), theta)
         return level, Pooled(theta, rest, self.nu)
 
 

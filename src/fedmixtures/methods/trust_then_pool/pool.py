@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -17,18 +17,16 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import fused, replaced, with_either, worth_selecting, xp
+from fedmixtures.kernels.arrays import at, fused, replaced, with_either, worth_selecting, xp
 from fedmixtures.methods.conversation import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import (
     Nodes,
-    all_and_each,
-    all_fits,
-    at,
-    by_fit,
+    by_node,
     chosen,
+    nodes_last,
     repeated,
+    to_add,
 )
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
@@ -75,27 +73,30 @@ def pooled_level(
     first, each, then = steps
     starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
-    all_nodes, nu = np.arange(nodes.n), np.tile(strengths, (nodes.n, 1))
-
-    def level_of(number: int, *found: Any) -> tuple[Level, Pooled]:
-        """With one of several strengths."""
-        fit, total, nu = at(found, (all_nodes, number))
-        density, rest = nodes.in_parts(_without_own, fit.theta, fit.own, total, nu)
-        level = Level(fit.theta, density, fit.theta).but(nodes, alone, own)
-        return level, Pooled(level.theta, rest, nu.astype(density.dtype))
-
     best = yield from _best(nodes, starts, group, strengths[0], first)
     best = repeated(best, len(strengths))
+    nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
     del starts
     fit, total = yield from _stepped(nodes, *best, nu, group, each)
-    level, full = level_of(0, fit, total, nu)
-    more = (level_of(i, fit, total, nu)[0].density for i in range(1, len(strengths)))
-    told = nodes.likelihoods(chain([level.density], more), group)
-    choice = first_greatest(usable((yield told), told.share))[:, None]
-    fit, total, nu = at((fit, total, nu), (all_nodes[:, None], choice))
+    del best
+
+    def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
+        """Log-likelihoods of held-out rows, with each strength."""
+        mine, each = own.density[nodes.tiles(who)], range(len(strengths))
+        found = [_without_own(part, who, *_number(i, (fit, total, nu)))[0] for i in each]
+        found = [by_node(alone, part.node_of, mine, density) for density in found]
+        return part.log_likelihoods(found)
+
+    told = to_add(nodes.in_parts(judged, fit, total, nu, alone), group)
+    choice = best_by((yield told), told.share)
+    at_full = _number(0, (fit, total, nu))
+    fit, total, nu = _of_choice(choice, (fit, total, nu))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
-    level, pooled = level_of(0, fit, total, nu)
-    full = chosen(choice[:, 0] == 0, pooled, full)
+    fit, total, nu = _number(0, (fit, total, nu))
+    density, rest = nodes.in_parts(_without_own, fit, total, nu)
+    level = Level(fit.theta, density, fit.theta).but(nodes, alone, own)
+    pooled = Pooled(level.theta, rest, nu)
+    full = _first_of(choice, pooled, _behind(*at_full, alone, own.theta))
     return replace(level, clusters=full.theta), pooled, full
 
 
@@ -141,31 +142,39 @@ def _starts(
     order = np.argsort(fit, kind="stable")
     fit, source = fit[order], source[order]
     release = at(heard.theta, nodes.block.line)
-    offers = jax.tree.map(xp.zeros_like, release)
+    best, lost = at(release, leads), np.zeros(len(leads), dtype=bool)
     if len(leads):
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
-        # As many as anyone there has: a leader of few rows must not hold the others down, nor a
-        # release that has lost some.
-        present = with_either(nodes.present[leads], fit, heard.theta.weights[source] > 0)
-        fits = [nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]
-        best = best_of(fits).theta
-        lost = with_either(np.zeros(len(leads), dtype=bool), fit, heard.lost[source])
-        offers = jax.tree.map(
-            lambda part, new: replaced(part, leads, new), offers, chosen(lost, _widened(best), best)
-        )
-    share = lambda theta, offers: chosen(offers, theta, jax.tree.map(xp.zeros_like, theta))
-    offered = [share(offers, groups.rank == rank) for rank in range(LEADERS)]
-    whole = (heard.rows > 0) & ~heard.lost
-    offered.append(share(release, (groups.rank == 0) & whole[nodes.block.line]))
-    total = yield Sum(_side_by_side(offered), groups.label, spread=0.0)
-    starts, known = _filled(total, own.theta)
+        present = _present(nodes.present[leads], fit, heard.theta.weights, source)
+        best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]).theta
+        np.logical_or.at(lost, fit, heard.lost[source])
+    whole = ((heard.rows > 0) & ~heard.lost)[nodes.block.line]
+    offers = _offers(release, best, lost, leads, groups.rank, whole)
+    starts, known = _filled((yield Sum(offers, groups.label, spread=0.0)), own.theta)
     return starts, np.asarray(known)
 
 
 @fused
-def _side_by_side(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *trees)
+def _present(own: Array, fit: Array, weights: Array, source: Array) -> Any:
+    """(leaders, k) components: as many as anyone has whose points a leader clusters.
+
+    A leader of few rows must not hold the others down, nor a release that has lost some.
+    """
+    return with_either(own, fit, xp.asarray(weights)[source] > 0)
+
+
+@fused
+def _offers(
+    release: Mixture, best: Mixture, lost: Array, leads: Array, rank: Array, whole: Array
+) -> Mixture:
+    """(nodes, starts, ...) what each node offers, or zeros."""
+    nothing = jax.tree.map(xp.zeros_like, release)
+    put = lambda part, new: replaced(part, leads, new)
+    clustered = jax.tree.map(put, nothing, chosen(lost, _widened(best), best))
+    offered = [chosen(rank == leader, clustered, nothing) for leader in range(LEADERS)]
+    offered.append(chosen((rank == 0) & whole, release, nothing))
+    return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *offered)
 
 
 @fused
@@ -206,14 +215,49 @@ def _best(
     nodes: Nodes, starts: Mixture, group: np.ndarray, nu: float, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
-    strength = xp.full(starts.weights.shape[:2], nu)
+    n_starts = starts.weights.shape[1]
+    strength = np.full((nodes.n, n_starts), nu)
     fit = nodes.in_parts(_sums, starts, strength)
     total = yield from _total(nodes, fit, group)
     fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
-    judged = lambda part, _, theta: part.log_likelihoods(part.of_all_rows(theta))
-    told = nodes.told(*nodes.in_parts(judged, fit.theta), group)
-    score = fit.score((yield told), total.mass.sum(-1))
-    return at((fit, total), (xp.arange(nodes.n), first_greatest(score)))
+
+    def judged(part: Nodes, _: slice, theta: Mixture) -> tuple[Any, Any]:
+        density = part.densities(part.all_rows(n_starts), nodes_last(theta))
+        return part.log_likelihoods(_by_start(density, n_starts))
+
+    told = to_add(nodes.in_parts(judged, fit.theta), group)
+    return _best_start(fit, total, (yield told))
+
+
+@partial(fused, static_argnums=1)
+def _by_start(density: Array, n_starts: int) -> Any:
+    """(starts, tiles, rows)."""
+    return density.reshape(n_starts, -1, density.shape[-1])
+
+
+@fused
+def _best_start(fit: Fit, total: Statistics, log_likelihood: Array) -> tuple[Fit, Statistics]:
+    """By the score of each, from totals (nodes, starts)."""
+    best = first_greatest(fit.score(log_likelihood, total.mass.sum(-1)))
+    return at((fit, total), (xp.arange(len(best)), best))
+
+
+@fused
+def _of_choice(choice: Array, tree: Any) -> Any:
+    """(nodes, 1, ...) that of each node's choice, from (nodes, choices, ...)."""
+    return at(tree, (xp.arange(len(choice))[:, None], choice[:, None]))
+
+
+@partial(fused, static_argnums=0)
+def _number(choice: int, tree: Any) -> Any:
+    """(nodes, ...) that of one choice, from (nodes, choices, ...)."""
+    return jax.tree.map(lambda part: xp.asarray(part)[:, choice], tree)
+
+
+@fused
+def _first_of(choice: Array, pooled: Pooled, first: Pooled) -> Pooled:
+    """That of the first choice, whatever was chosen."""
+    return chosen(choice == 0, pooled, first)
 
 
 def _stepped(
@@ -227,21 +271,33 @@ def _stepped(
 
 
 def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any, Statistics]:
-    """The total of the statistics of a group."""
+    """Of the statistics of all members of a group."""
     return (yield Sum(fit.own, group, fit.theta.covariances))
+
+
+def _next_sums(part: Nodes, who: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
+    """Own statistics after an M-step."""
+    several = theta.weights.shape[1]
+    return _sums(part, who, _apart(_next(part, *_together((theta, total, nu))), several), nu)
 
 
 def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:
     """Own statistics under several mixtures (nodes, several, ...)."""
-    node = xp.repeat(xp.arange(part.n), theta.weights.shape[1])
-    entries = part.table.of_rows(node, xp.full(len(node), ALL))
-    return by_fit(part.fitted(entries, all_fits(theta), nu.reshape(-1), 0), part.n)
+    several = theta.weights.shape[1]
+    fit = part.fitted(part.all_rows(several, nodes_first=True), *_together((theta, nu)), 0)
+    return _apart(fit, several)
 
 
-def _next_sums(part: Nodes, who: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
-    """The same after an M-step."""
-    new = _next(part, *all_fits((theta, total, nu)))
-    return _sums(part, who, by_fit(new, part.n), nu)
+@fused
+def _together(tree: Any) -> Any:
+    """(nodes x several, ...) from (nodes, several, ...)."""
+    return jax.tree.map(lambda part: xp.asarray(part).reshape(-1, *part.shape[2:]), tree)
+
+
+@partial(fused, static_argnums=1)
+def _apart(tree: Any, several: int) -> Any:
+    """And back."""
+    return jax.tree.map(lambda part: part.reshape(-1, several, *part.shape[1:]), tree)
 
 
 def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
@@ -266,9 +322,9 @@ def sound(total: Statistics) -> Any:
 
 
 @fused
-def usable(total: Array, own: Array) -> Any:
-    """Totals by which something is chosen; a node that got a bad one goes by its own."""
-    return xp.where(xp.isfinite(total).all(-1, keepdims=True), total, own)
+def best_by(total: Array, own: Array) -> Any:
+    """The choice with the greatest total; a node that got a bad one goes by its own."""
+    return first_greatest(xp.where(xp.isfinite(total).all(-1, keepdims=True), total, own))
 
 
 @fused
@@ -279,12 +335,23 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
     return jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
 
 
-def _without_own(
-    part: Nodes, _: slice, theta: Mixture, mine: Statistics, total: Statistics, nu: Array
-) -> tuple[Array, Statistics]:
-    """Out-of-fold densities, by the others' sums, and those: own folds are left out of both."""
-    rest = possible(_others(total, mine), FEW, LEAST)
+@fused
+def _beside(theta: Mixture, rest: Statistics, nu: Array) -> tuple[Base, Any, Any]:
+    """The others' rows, the prior's strength, and what the others' rows count for in weights."""
     base = Base.of(theta, rest)
-    nu = xp.asarray(nu, theta.means.dtype)
-    folds = all_and_each(part.beside(theta, base, nu, base.mass + 1.0, 1))[1]
+    return base, xp.asarray(nu, theta.means.dtype), base.mass + 1.0
+
+
+def _without_own(
+    part: Nodes, _: slice, fit: Fit, total: Statistics, nu: Array
+) -> tuple[Array, Statistics]:
+    """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
+    rest = possible(_others(total, fit.own), FEW, LEAST)
+    folds = part.halves(part.beside(fit.theta, *_beside(fit.theta, rest, nu), 1))[1]
     return part.out_of_fold(folds), rest
+
+
+def _behind(fit: Fit, total: Statistics, nu: Array, alone: np.ndarray, own: Mixture) -> Pooled:
+    """What stands behind a level; `own` where a node is alone."""
+    rest = possible(_others(total, fit.own), FEW, LEAST)
+    return Pooled(chosen(alone, own, fit.theta), rest, nu)

@@ -36,8 +36,15 @@ from fedmixtures.methods.conversation import (
     PerNeighbour,
     Request,
 )
-from fedmixtures.methods.trust_then_pool.listen import gains, inside
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units, pick
+from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
+from fedmixtures.methods.trust_then_pool.nodes import (
+    Nodes,
+    Units,
+    by_node,
+    common_units,
+    pick,
+    stacked,
+)
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import (
     Known,
@@ -53,7 +60,6 @@ from fedmixtures.methods.trust_then_pool.weigh import (
     prequential,
     weights,
 )
-from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior
 
 LEVELS = ("own", "near", "personal", "group", "everyone")
@@ -152,12 +158,12 @@ class TrustThenPool(Conversation):
         gain = gains(nodes, own, folds, personal, heard, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
-        both = listens & returned
+        both, without = both_ways(listens, gain.without, returned)
         live = yield from inside(block, both, gain.mean)
-        near = near_level(nodes, own, folds, heard, live, (gain.without > 0) & returned, nu)
-        told = {"gain": gain.mean, "listens": listens, "cut": both & ~live, "trusted": live}
+        near = near_level(nodes, own, folds, heard, live, without, nu)
+        told = {"gain": gain.mean, "listens": listens, "cut": both, "trusted": live}
         personal, strength = personal.level, personal.nu
-        del folds, sums, gain  # no later step needs them
+        del folds, sums, gain, without  # no later step needs them
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
@@ -167,10 +173,12 @@ class TrustThenPool(Conversation):
         found = own, near, personal, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
         weight = yield from weights(nodes, density, network.label)
+        edges = {name: np.asarray(of) for name, of in told.items()}
+        edges["cut"] = edges["cut"] & ~edges["trusted"]
         return replace(
             self._weighed(nodes, units, found, density, weight),
             nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(strength)},
-            edges={name: np.asarray(of) for name, of in told.items()},
+            edges=edges,
         )
 
     def join(self, block: Block, levels: Levels, rows: np.ndarray, account: Account) -> Outcome:
@@ -214,20 +222,17 @@ class TrustThenPool(Conversation):
         levels = [found[LEVELS.index(name)] for name in self.levels]
         weight = np.asarray(weight)
         clusters = first_greatest(weight)
-        theta = Mixture(*map(xp.stack, zip(*(one.theta.parts for one in levels), strict=True)))
+        told = evidence(nodes, density)
         weighed = Levels(
             self.levels,
-            units.users(theta),
+            units.users(stacked([one.theta for one in levels])),
             weight,
-            evidence(nodes, density) - nodes.log_units(units),
+            told - nodes.log_units(units),
             clusters,
-            prequential(nodes, density),
+            prequential(nodes, told),
         )
-        return Outcome(
-            units.users(pick(clusters, [one.clusters for one in levels])),
-            _message(nodes),
-            levels=weighed,
-        )
+        to_cluster = pick(xp.asarray(clusters), [one.clusters for one in levels])
+        return Outcome(units.users(to_cluster), _message(nodes), levels=weighed)
 
     def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
         """The groups as far as they pool: members of smaller ones, and others, are each alone."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -65,8 +66,8 @@ class TileTable:
         self.equal = some if (self.n_tiles == some).all() else 0
         """Tiles of every node, if all have as many."""
         lines = _room(self.row_tiles + n_mixtures * self.point_tiles)
-        begin = xp.asarray(self.first * size - arranged.offsets[:-1])
-        place = all_places = begin[node] + xp.arange(n)
+        begin = self.first * size - arranged.offsets[:-1]
+        place = all_places = _places(begin, node)
         observed = None
         if gappy:
             real, stretch = arranged.source_index >= 0, arranged.stretch
@@ -75,13 +76,11 @@ class TileTable:
             at = all_places[::stretch] // stretch
             observed = placed(lines * size // stretch, at, there, True, bool)
             observed = jnp.asarray(observed.reshape(lines, size // stretch, -1))
-        fill = lambda values, empty, kind: jnp.asarray(
-            placed(lines * size, place, values, empty, kind).reshape(lines, size, *values.shape[1:])
-        )
+        fill = lambda *what: jnp.asarray(_tiled(lines, size, place, *what))
         self.tiles = Tiles(
-            fill(xp.nan_to_num(data.rows), 0, dtype),
+            fill(data.rows, 0, dtype),
             fill(data.row_weights, 0, dtype),
-            fill(folds, NO_FOLD, np.int8),
+            fill(folds, NO_FOLD, "int8"),
             observed=observed,
             per_fit=1 << (int(np.median(self.n_tiles)).bit_length() - 1),
         )
@@ -138,12 +137,27 @@ class TileTable:
         )
 
     def _joined(self, rows: Entries, fit, source, scale, n: int) -> Entries:
-        size = self.point_tiles * counted(fit, n)
-        if rows.n_fits:
-            size = size + rows.size
+        """Both in ascending order of fits; in each, rows come before points."""
+        points = self.point_tiles * counted(fit, n)
+        own = np.broadcast_to(rows.size if rows.n_fits else 0, n)
+        before = np.cumsum(points) - points, np.cumsum(own)
         parts = rows.tile, rows.owner, rows.leave, rows.scale
-        joined = _with_points(parts, fit, source, scale, self.row_tiles, self.point_tiles)
-        return Entries(*joined, n_fits=n, size=size)
+        more = fit, source, scale, *before
+        joined = _with_points(parts, *more, self.row_tiles, self.point_tiles)
+        return Entries(*joined, n_fits=n, size=points + own)
+
+
+@fused
+def _places(begin: Array, node: Array) -> Any:
+    """Where every row stands in the tiles."""
+    return xp.asarray(begin)[node] + xp.arange(len(node))
+
+
+@partial(fused, static_argnums=(0, 1, 4, 5))
+def _tiled(lines: int, size: int, place: Array, values: Array, empty: int, dtype: str) -> Any:
+    """`lines` tiles of `size` rows, with `values` (zero for what is missing) at their places."""
+    table = placed(lines * size, place, xp.nan_to_num(values), empty, dtype)
+    return table.reshape(lines, size, *values.shape[1:])
 
 
 def _arranged(data: NodeData) -> NodeData:
@@ -196,17 +210,30 @@ def _of_rows(begin: Array, leave: Array, size: Array, total: int) -> tuple[Array
     return tile.astype(np.int32), owner, leave, xp.ones(total)
 
 
-@partial(fused, static_argnums=(4, 5))
+@partial(fused, static_argnums=(6, 7))
 def _with_points(
-    rows: tuple[Array, ...], fit: Array, source: Array, scale: Array, first: int, tiles: int
+    rows: tuple[Array, ...],
+    fit: Array,
+    source: Array,
+    scale: Array,
+    points_before: Array,
+    rows_up_to: Array,
+    first: int,
+    tiles: int,
 ) -> tuple[Array, ...]:
-    """The same with `tiles` of points for every `fit`, which stand from tile `first` on."""
+    """The same with `tiles` of points for every `fit`, which stand from tile `first` on.
+
+    For every fit: entries of points before it, and entries of rows up to its last.
+    """
     again = lambda part: xp.repeat(xp.asarray(part), tiles)
     tile = first + again(source) * tiles + xp.tile(xp.arange(tiles), len(fit))
     more = tile.astype(np.int32), again(fit).astype(np.int32)
     more = *more, xp.full(len(tile), ALL, np.int8), again(scale).astype(np.float64)
-    order = xp.argsort(xp.concatenate([rows[1], more[1]]), stable=True)
-    return tuple(xp.concatenate([a, b])[order] for a, b in zip(rows, more, strict=True))
+    n, n_rows = len(tile) + len(rows[1]), len(rows[1])
+    here = xp.asarray(points_before)[rows[1]] + xp.arange(n_rows)
+    there = xp.asarray(rows_up_to)[more[1]] + xp.arange(len(tile))
+    join = lambda a, b: replaced(placed(n, here, a, 0, a.dtype), there, b)
+    return tuple(join(a, b) for a, b in zip(rows, more, strict=True))
 
 
 def _room(n: int) -> int:

@@ -9,15 +9,14 @@ that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import Stretches, fused, xp
+from fedmixtures.kernels.arrays import Stretches, at, fused, xp
 from fedmixtures.methods.conversation import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
@@ -37,13 +36,12 @@ LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
 
 
-def weights(
-    nodes: Nodes, density: Sequence[Array], group: np.ndarray
-) -> Generator[Request, Any, Any]:
+def weights(nodes: Nodes, density: list[Array], group: np.ndarray) -> Generator[Request, Any, Any]:
     """(nodes, levels), from the levels' out-of-fold densities by row; sums over `group`."""
-    told = nodes.likelihoods(map(usable, density), group)
-    shares = {"evidence": told.share, "rows": nodes.rows_of}
-    spread = {"evidence": told.spread, "rows": np.ones(nodes.n)}
+    likely = lambda part, who: part.log_likelihoods(_usable(at(density, nodes.tiles(who))))
+    told, spread = nodes.in_parts(likely)
+    shares = {"evidence": told, "rows": nodes.rows_of}
+    spread = {"evidence": spread, "rows": np.ones(nodes.n)}
     network = found = _first((yield Sum(shares, group, spread)))
     for _ in range(ROUNDS):
         found, shares = _fitted(nodes, density, network, found, FEW_STEPS)
@@ -65,13 +63,13 @@ def _grown(network: Array, total: Array) -> Any:
     return network / network.sum(-1, keepdims=True)
 
 
-def at_home(nodes: Nodes, density: Sequence[Array], network: Array) -> Any:
+def at_home(nodes: Nodes, density: list[Array], network: Array) -> Any:
     """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
     return _fitted(nodes, density, network, network, STEPS)[0]
 
 
 def _fitted(
-    nodes: Nodes, density: Sequence[Array], network: Array, found: Array, n_steps: int
+    nodes: Nodes, density: list[Array], network: Array, found: Array, n_steps: int
 ) -> tuple[Any, Any]:
     """EM of every node's own weights from `found`, shrunk to the network's.
 
@@ -79,7 +77,7 @@ def _fitted(
     """
 
     def steps(part: Nodes, who: slice, network: Array, found: Array) -> tuple[Any, Any]:
-        relative = _relative([level[nodes.tiles(who)] for level in density])
+        relative = _relative(at(density, nodes.tiles(who)))
         shares = partial(_shares, relative, part.count, part.node_of, part.tiles_of)
         for _ in range(n_steps):
             found = _shrunk(shares(found), network)
@@ -124,19 +122,30 @@ def _first(total: dict[str, Any]) -> Any:
 
 
 @fused
+def _usable(densities: list[Array]) -> list[Any]:
+    return [usable(density) for density in densities]
+
+
+@fused
 def usable(density: Array) -> Any:
     """Finite densities: what is none counts as very unlikely."""
     return xp.maximum(xp.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
 
 
-def evidence(nodes: Nodes, density: Sequence[Array]) -> np.ndarray:
+def evidence(nodes: Nodes, density: list[Array]) -> np.ndarray:
     """(nodes, levels) mean out-of-fold log-density of own rows."""
-    total = [nodes.per_node(usable(level) * nodes.count) for level in density]
-    return np.asarray(xp.stack(total, axis=-1)) / nodes.rows_of[:, None]
+    return np.asarray(_totals(density, nodes.count, nodes.tiles_of)) / nodes.rows_of[:, None]
 
 
-def prequential(nodes: Nodes, density: Sequence[Array]) -> np.ndarray:
+@fused
+def _totals(density: list[Array], count: Array, tiles_of: Stretches) -> Any:
+    """(nodes, levels) log-likelihoods."""
+    totals = [tiles_of.sums((part * count).sum(-1)) for part in map(usable, density)]
+    return xp.stack(totals, axis=-1)
+
+
+def prequential(nodes: Nodes, evidence: np.ndarray) -> np.ndarray:
     """(nodes, 1 + levels) total log-loss: of the levels weighed as rows come, and of each alone."""
-    each = -evidence(nodes, density) * nodes.rows_of[:, None]
+    each = -evidence * nodes.rows_of[:, None]
     first = np.log(1.0 / each.shape[1])
-    return np.column_stack([-logsumexp(first - each, axis=1), each])
+    return np.column_stack([-np.logaddexp.reduce(first - each, axis=1), each])
