@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,12 @@ from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import Stretches, in_order_of
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
+from fedmixtures.kernels.cpu.kmeans import Clustering, clustering
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 
-if TYPE_CHECKING:
-    from sklearn.cluster import KMeans
-
 BATCHED_FROM = 200  # nodes from which on compiling the batched program pays
+FEW_ROWS = 2000  # up to so many NumPy is about as fast as scikit-learn
 APART = 1e-8  # how far rows are moved, in standard deviations of a feature
 
 
@@ -54,8 +53,8 @@ class KMeansStart:
         Added to the diagonal of every covariance; None adds the smallest variance that the
         method's feasible set allows.
     batched
-        True clusters all nodes together in JAX, False one after the other by scikit-learn. The two
-        draw different random numbers. None is scikit-learn for fewer than 200 nodes.
+        True clusters all nodes together in JAX, False one after the other as scikit-learn would.
+        The two draw different random numbers. None is False for fewer than 200 nodes.
     """
 
     n_init: int = 10
@@ -107,26 +106,34 @@ def tightest_clustering(
     different clusterings that are equally tight.
     """
     tried = list(clusterings(rows, weights, k, n_init, seed))
-    return tried[first_least(np.array([found.inertia_ for found in tried]))].labels_
+    return tried[first_least(np.array([found.inertia for found in tried]))].labels
 
 
 def clusterings(
     rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
-) -> Iterator[KMeans]:
-    """One clustering by scikit-learn after the other, from one random stream.
+) -> Iterator[Clustering]:
+    """One clustering of scikit-learn's after the other, from one random stream.
 
-    scikit-learn compares distances as they come. So that no two are equal, every row is moved by a
-    fixed random share of the spread, far too little to matter and far more than rounding.
+    Distances are compared as they come. So that no two are equal, every row is moved by a fixed
+    random share of the spread, far too little to matter and far more than rounding.
     """
+    moves = np.random.default_rng(0).uniform(-1, 1, rows.shape)
+    moved = rows + APART * rows.std(axis=0) * moves
+    random = np.random.RandomState(seed)
+    cluster = clustering if len(rows) <= FEW_ROWS else _by_sklearn
+    for _ in range(n_init):
+        yield cluster(moved, weights, k, random)
+
+
+def _by_sklearn(
+    rows: np.ndarray, weights: np.ndarray | None, k: int, random: np.random.RandomState
+) -> Clustering:
     import sklearn
     from sklearn.cluster import KMeans
 
-    moves = np.random.default_rng(0).uniform(-1, 1, rows.shape)
-    moved = rows + APART * rows.std(axis=0) * moves
-    settings: dict = {"n_init": 1, "random_state": np.random.RandomState(seed)}
-    for _ in range(n_init):
-        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-            yield KMeans(k, **settings).fit(moved, sample_weight=weights)
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        found = KMeans(k, n_init=1, random_state=random).fit(rows, sample_weight=weights)
+    return Clustering(found.labels_, found.inertia_)
 
 
 def clustered_mixture(

@@ -50,20 +50,16 @@ def median_interval(
         return Interval(np.nan, np.nan, np.nan)
     if len(values) == 1:
         return Interval(float(values[0]), np.nan, np.nan)
-    from scipy.stats import bootstrap
-
+    rng, n = np.random.default_rng(seed), len(values)
+    batch = max(1, 1_000_000 // n)
     with np.errstate(invalid="ignore"):  # inf - inf
-        found = bootstrap(
-            (values,),
-            np.median,
-            n_resamples=n_resamples,
-            batch=max(1, 1_000_000 // len(values)),
-            confidence_level=confidence,
-            method="percentile",
-            # The newer name, `rng`, is not in scipy before 1.15.
-            random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue]
-        ).confidence_interval
-        return Interval(float(np.median(values)), float(found.low), float(found.high))
+        medians = [
+            np.median(values[rng.integers(0, n, (min(batch, n_resamples - done), n))], axis=1)
+            for done in range(0, n_resamples, batch)
+        ]
+        tail = (1 - confidence) / 2
+        low, high = np.quantile(np.concatenate(medians), [tail, 1 - tail])
+        return Interval(float(np.median(values)), float(low), float(high))
 
 
 def paired_difference(

@@ -49,6 +49,25 @@ def test_help_is_quick_and_loads_nothing_heavy(files):
     assert time.monotonic() - began[1] < 10  # far below a second on a quiet machine
 
 
+def test_a_small_fit_does_without_scikit_learn():
+    """Its import takes a second: as long as all else that is done before the first round."""
+    script = """
+import sys
+import numpy as np
+import fedmixtures.cli.fitting, fedmixtures.cli.prepare
+from fedmixtures import KMeansStart
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.estimators.resolve import all_rows_pooled, resolve_method
+X, nodes = np.random.default_rng(0).normal(size=(80, 2)), np.repeat([0, 1], 40)
+KMeansStart().mixtures(NodeData.from_rows(X, nodes), [3, 3], 0, 1e-3)
+assert all_rows_pooled(resolve_method("trust"), X).engine == "jax"
+print(sorted({"sklearn", "scipy.stats", "pandas", "matplotlib"} & set(sys.modules)))
+"""
+    how = {"capture_output": True, "text": True, "check": True}
+    done = subprocess.run([sys.executable, "-c", script], **how)
+    assert done.stdout.strip() == "[]"
+
+
 def test_every_command_says_something_before_it_loads_anything_heavy():
     """What takes seconds comes after the first line, which is there within one."""
     script = """
@@ -183,10 +202,10 @@ def test_covariances_of_a_type_are_of_it_in_the_units_of_the_table(run, files):
 
 
 def test_components_by_node_and_by_bic(run, files, monkeypatch):
-    from fedmixtures.cli import prepare
+    from fedmixtures.estimators import selection
 
-    few = partial(prepare.select_components, candidates=(1, 2, 3))
-    monkeypatch.setattr(prepare, "select_components", few)
+    few = partial(selection.select_components, candidates=(1, 2, 3))
+    monkeypatch.setattr(selection, "select_components", few)
     counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
     (files / "k.csv").write_text("node,k\n" + counts)
     assert run(f"{FIT.replace('--k 2', '--k k.csv')} --out own")[0] == 0

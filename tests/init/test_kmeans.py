@@ -7,6 +7,7 @@ from sklearn.cluster import KMeans
 from fedmixtures import KMeansStart
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import clustered_mixture, node_seed
+from fedmixtures.kernels.cpu import kmeans
 from helpers import assert_close, draw, mixture
 
 
@@ -102,3 +103,28 @@ def test_own_ridge_goes_before_the_default(rows):
     eye = np.eye(2)[None]
     np.testing.assert_allclose(given.covariances - 0.25 * eye, small["a"].covariances, atol=1e-12)
     np.testing.assert_allclose(large["a"].covariances - 5 * eye, small["a"].covariances, atol=1e-12)
+
+
+@pytest.mark.parametrize(("m", "d", "k"), [(6, 1, 5), (50, 2, 5), (300, 3, 2)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_few_rows_are_clustered_as_scikit_learn_clusters_them(m, d, k, weighted):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X = 50 + rng.normal(size=(m, d)) + 3 * rng.integers(0, k, (m, 1))
+        weights = rng.integers(1, 4, m) if weighted else None
+        stream = np.random.RandomState(seed)
+        own_stream = np.random.RandomState(seed)
+        for _ in range(3):
+            found = kmeans.clustering(X, weights, k, own_stream)
+            expected = KMeans(k, n_init=1, random_state=stream).fit(X, sample_weight=weights)
+            np.testing.assert_array_equal(found.labels, expected.labels_)
+            assert found.inertia == pytest.approx(expected.inertia_, rel=1e-6)
+
+
+def test_a_cluster_that_lost_its_rows_gets_the_furthest_one(rows):
+    X = rows[0] - rows[0].mean(0)
+    centres = np.array([[0.0, 0.0], [1.0, 1.0], [90.0, 90.0], [99.0, 99.0]])
+    found = kmeans.settled(X, np.ones(len(X)), centres)
+    expected = KMeans(4, init=centres, n_init=1).fit(X)
+    np.testing.assert_array_equal(found.labels, expected.labels_)
+    assert len(set(found.labels)) == 4

@@ -105,13 +105,12 @@ def _fit(task: Any, settings: Any, name: str) -> dict[str, Any]:
     """One method on one split: log-likelihood of every node's held-out rows."""
     from fedmixtures.cli.prepare import standardizes
     from fedmixtures.engine.solution import FitWarning
-    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
-    from fedmixtures.estimators.resolve import resolve_method
+    from fedmixtures.estimators.resolve import TOL, resolve_method
     from fedmixtures.estimators.scoring import log_densities
     from fedmixtures.metrics import node_means
 
     began = time.perf_counter()
-    how = {"n_rounds": settings.rounds, "seed": settings.seed, "tol": NetworkGaussianMixture().tol}
+    how = {"n_rounds": settings.rounds, "seed": settings.seed, "tol": TOL}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         method = resolve_method(name, settings.covariance)
@@ -288,7 +287,7 @@ def _print_demo(n_nodes: int, runs: dict[str, tuple]) -> None:
     first = next(iter(runs.values()))[3]
     rows: list[tuple[str, Any, Any, str]] = [("own data only", first.local, None, size(0))]
     rows += [
-        (f"neighbours, {name}", scores.network, scores, size(fit.model.traffic_.total / n_nodes))
+        (f"neighbours, {name}", scores.network, scores, size(fit.solution.traffic.total / n_nodes))
         for name, (_, _, fit, scores, _) in runs.items()
     ]
     rows.append(("all rows pooled", first.pooled, None, "every row"))

@@ -90,7 +90,7 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
         raise ValueError(
             f"{', '.join(silent)} released no model: fewer rows than the release gate asks for."
         )
-    fitted = collected(task, settings, job, models, machine)
+    fitted = collected(task, job, models, machine)
     scores, notes = baseline_scores(task, settings, fitted)
     left = tuple(what_left(config, job) for config in machine.configs())
     content = write_run(folder, task, settings, fitted, scores, notes, left)
@@ -126,15 +126,13 @@ def job_of(task: Task, settings: FitSettings) -> Job:
     )
 
 
-def collected(
-    task: Task, settings: FitSettings, job: Job, models: dict[str, Mixture], machine: OneMachine
-) -> Fitted:
+def collected(task: Task, job: Job, models: dict[str, Mixture], machine: OneMachine) -> Fitted:
     """What came back, as the report knows it. Losses stay at the sites, so none are shown."""
     mixtures = {name: models[name] for name in task.labels}
     sent = traffic(machine, job)
     solution = Solution.collected(mixtures, sent.n_rounds, sent)
     teller = Teller(sent.n_rounds, enabled=False)
-    return as_fitted(task, settings, solution, Watch(task, None, teller))
+    return as_fitted(task, solution, Watch(task, None, teller))
 
 
 def traffic(machine: OneMachine, job: Job) -> Traffic:

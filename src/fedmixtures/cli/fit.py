@@ -272,8 +272,8 @@ def _begin(settings: Any, out: Path) -> None:
         standardizes,
         understood,
     )
+    from fedmixtures.estimators.columns import notes_on_columns
     from fedmixtures.estimators.resolve import resolve_devices
-    from fedmixtures.estimators.sklearn_api import notes_on_columns
     from fedmixtures.io.runs import RunFolder
 
     _checks.whole("--rounds", settings.rounds, minimum=0)
@@ -326,7 +326,7 @@ def _work(folder: Any, task: Any, settings: Any, resume: bool = False) -> None:
         median = medians[name][0]
         if median is not None:
             say(f"  {words:<16} {median:9.3f}  median held-out log-likelihood per row")
-    if fitted.model.status_ == "interrupted":
-        say(f"Stopped at round {fitted.model.n_iter_}.")
+    if fitted.solution.status == "interrupted":
+        say(f"Stopped at round {fitted.solution.n_rounds}.")
         say(f"Go on with: fedmixtures fit --resume {folder.path}")
     say(f"Open {folder.file('report.html')}")

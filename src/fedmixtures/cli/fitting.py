@@ -17,11 +17,10 @@ from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress, Teller
-from fedmixtures.engine.solution import FitWarning, Solution
-from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
-from fedmixtures.estimators.persist import load
+from fedmixtures.engine.solution import FitWarning, Solution, Status
+from fedmixtures.estimators.persist import load, save
 from fedmixtures.estimators.reporting import findings_of, own_densities
-from fedmixtures.estimators.resolve import all_rows_pooled, resolve_devices
+from fedmixtures.estimators.resolve import TOL, all_rows_pooled, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
 from fedmixtures.estimators.solutions import aligned
 from fedmixtures.io.runs import (
@@ -46,6 +45,11 @@ from fedmixtures.report.page import headline, render
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
+
+
+def rounds_between_looks(settings: FitSettings) -> int:
+    """So that the whole run is looked at about `LOOKS` times."""
+    return max(1, round(settings.rounds / LOOKS))
 
 
 @dataclass
@@ -115,9 +119,9 @@ class Watch:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted model, aligned and in the table's units, and what was seen on the way."""
+    """A solution, aligned and in the table's units, and what was seen on the way."""
 
-    model: NetworkGaussianMixture
+    solution: Solution
     theta_scaled: Mixture  # the same mixtures in the units of the fit
     watch: Watch
     warnings: tuple[str, ...] = ()
@@ -139,35 +143,25 @@ def fit_watched(
         solution = task.problem.solve(
             n_rounds=settings.rounds,
             seed=settings.seed,
-            report_every=max(1, round(settings.rounds / LOOKS)),
+            report_every=rounds_between_looks(settings),
             watch=watch,
             announce=partial(teller.say, lasting=False),
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
-            tol=NetworkGaussianMixture().tol,
+            tol=TOL,
             keep_interrupted=True,
         )
     teller.ended(solution)
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
-    return as_fitted(task, settings, solution, watch, tuple(notes))
+    return as_fitted(task, solution, watch, tuple(notes))
 
 
-def as_fitted(
-    task: Task, settings: FitSettings, solution: Solution, watch: Watch, notes: tuple[str, ...] = ()
-) -> Fitted:
-    """A solution in the units of the fit as an estimator in those of the table."""
+def as_fitted(task: Task, solution: Solution, watch: Watch, notes: tuple[str, ...] = ()) -> Fitted:
+    """A solution in the units of the fit, aligned and in those of the table."""
     solution = replace(solution, theta=aligned(solution.theta, task.network))
-    model = NetworkGaussianMixture(
-        task.components,
-        graph=task.network,
-        method=task.method,
-        n_rounds=settings.rounds,
-        random_state=settings.seed,
-    )
     users = solution.changed(task.scale.original, task.log_volume)
     watch.records = users.history.records()
-    model.adopt(users, task.network, feature_names=task.table.features)
-    return Fitted(model, solution.theta, watch, notes)
+    return Fitted(users, solution.theta, watch, notes)
 
 
 @dataclass(frozen=True)
@@ -202,12 +196,14 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
         ):
             warnings.simplefilter("always", FitWarning)
             how = {"n_rounds": settings.rounds, "seed": settings.seed}
+            # As often as in the run itself, though nobody looks: it is then the same program.
+            how["report_every"] = rounds_between_looks(settings)
             solution = task.fitted_by(method).problem.solve(**how)
             values = log_densities(solution.changed(task.scale.original), test)
         notes.extend(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
         return values
 
-    known = fitted.model.solution_, task.network, task.method, rows, test
+    known = fitted.solution, task.network, task.method, rows, test
     own, pooled = own_densities(*known, partial(densities, "own data only")), None
     if settings.pooled and not isinstance(task.components, dict):
         pooled = densities("all rows pooled", all_rows_pooled(task.method, rows))
@@ -218,7 +214,7 @@ def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
     """The fit's own held-out log-likelihood beside those."""
     if task.test is None or not task.method.has_likelihood:
         return Scores.of(task.labels, None)
-    network = log_densities(fitted.model.solution_, task.test)
+    network = log_densities(fitted.solution, task.test)
     return Scores.of(task.labels, task.test, network, beside.own, beside.pooled)
 
 
@@ -226,21 +222,24 @@ def findings(
     task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, **more: Any
 ) -> Findings:
     """All there is to report."""
-    model, scale = fitted.model, task.scale
+    scale = task.scale
     return findings_of(
-        model,
+        fitted.solution,
+        task.network,
+        task.method,
         task.data,
         scores,
+        task.table.features,
         theta_scaled=fitted.theta_scaled,
         snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
         held_out=fitted.watch.held_out,
-        settings=shown_settings(settings, model),
+        settings=shown_settings(task, settings, fitted.solution),
         curve={int(k): worth for k, worth in settings.curve.items()},
         **more,
     )
 
 
-def shown_settings(settings: FitSettings, model: NetworkGaussianMixture) -> dict[str, Any]:
+def shown_settings(task: Task, settings: FitSettings, solution: Solution) -> dict[str, Any]:
     """Settings for the page: names of files, not where they lie."""
     config = settings.to_config()
     for name in ("components", "curve"):
@@ -248,9 +247,9 @@ def shown_settings(settings: FitSettings, model: NetworkGaussianMixture) -> dict
     config["data"] = ", ".join(Path(source).name for source in settings.data[:3])
     if settings.graph:
         config["graph"] = Path(settings.graph).name
-    if hasattr(model.method, "alpha"):
-        config["alpha"] = model.method.alpha
-    return config | {"status": model.status_}
+    if hasattr(task.method, "alpha"):
+        config["alpha"] = task.method.alpha
+    return config | {"status": str(solution.status)}
 
 
 def write_run(
@@ -269,14 +268,21 @@ def write_run(
     folder.write_config(settings.to_config())
     folder.write_history(fitted.watch.history())
     write_rows(folder.file(ASSIGNMENTS), task, fitted)
-    fitted.model.save(folder.path)
+    params = {
+        "n_components": task.components,
+        "method": task.method,
+        "n_rounds": settings.rounds,
+        "random_state": settings.seed,
+    }
+    known = fitted.solution, task.network, params
+    save(folder.path, *known, feature_names=task.table.features)
     notes = *fitted.warnings, *notes
     found = findings(task, settings, fitted, scores, notes=notes, left=left)
     content = build_content(found)
     content["headline"] = headline(content)
     write_text(folder.file(CONTENT), json.dumps(content, allow_nan=False))
     write_text(folder.file(REPORT), render(content))
-    if fitted.model.status_ != "interrupted":
+    if fitted.solution.status is not Status.INTERRUPTED:
         for name in (CHECKPOINT, SNAPSHOTS):
             folder.file(name).unlink(missing_ok=True)
     return content
@@ -285,7 +291,7 @@ def write_run(
 def write_rows(path: Path, task: Task, fitted: Fitted) -> None:
     """Component of every row, and the probability of each."""
     table = task.table
-    joint = log_joints(fitted.model.solution_, task.data)
+    joint = log_joints(fitted.solution, task.data)
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,

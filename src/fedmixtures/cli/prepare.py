@@ -18,7 +18,6 @@ from fedmixtures.data.node_data import NodeData, rows_by_node
 from fedmixtures.data.scenarios import holdout
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.resolve import Problem
-from fedmixtures.estimators.selection import select_alpha, select_components
 from fedmixtures.graph.network import Network
 from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.tables import Table
@@ -266,6 +265,8 @@ def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettin
 
 
 def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    from fedmixtures.estimators.selection import select_components
+
     rows, nodes = task.train
     with console().status("choosing k") as status:
         found = select_components(
@@ -293,6 +294,8 @@ def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
 
 
 def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    from fedmixtures.estimators.selection import select_alpha
+
     rows, nodes = task.train
     with console().status("choosing alpha") as status:
         found = select_alpha(

@@ -18,8 +18,9 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.scoring import NodeScores
-from fedmixtures.estimators.sklearn_api import NestedParameters, warn_of_columns
+from fedmixtures.estimators.columns import warn_of_columns
+from fedmixtures.estimators.node_scores import NodeScores
+from fedmixtures.estimators.sklearn_api import NestedParameters
 from fedmixtures.estimators.solutions import aligned, joined, unknown
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import read_checkpoint, write_checkpoint
@@ -131,7 +132,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         dtype: str = "float64",
         on_round: Callable[[dict[str, float]], Any] | None = None,
         report_every: int | None = None,
-        tol: float = 1e-6,
+        tol: float = resolve.TOL,
         keep_interrupted: bool = False,
         keep_node_history: bool = False,
         checkpoint: str | Path | None = None,
@@ -376,7 +377,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         from fedmixtures.estimators.persist import save
 
         check_is_fitted(self)
-        return save(self, path)
+        known = self.solution_, self.network_, self.get_params(deep=False)
+        names = getattr(self, "feature_names_in_", None)
+        return save(path, *known, labelled=self.labelled_, feature_names=names)
 
 
 def _label_array(labels: tuple[Label, ...]) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +36,20 @@ NOT_STORED = ("graph", "on_round", "init", "checkpoint", "devices", "keep_interr
 """Parameters that are not settings: the graph is stored as edges, the rest belongs to a session."""
 
 
-def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
-    """Write a fitted model to `path`, or into it if it is a folder."""
+def save(
+    path: str | Path,
+    solution: Solution,
+    network: Network,
+    params: Mapping[str, Any],
+    *,
+    labelled: bool = True,
+    feature_names: Any = None,
+) -> Path:
+    """Write a model to `path`, or into it if it is a folder; `params` are the estimator's."""
     import fedmixtures
 
     path = Path(path)
     path = path / MODEL if path.is_dir() else path
-    network, solution = model.network_, model.solution_
     arrays = {"source": network.source, "target": network.target, "edge_weight": network.weight}
     arrays |= _named("", solution.theta)
     arrays |= _fields("history.", solution.history)
@@ -56,14 +64,14 @@ def save(model: NetworkGaussianMixture, path: str | Path) -> Path:
             for name, values in getattr(solution.account, kind).items():
                 arrays[f"account.{kind}.{name}"] = np.asarray(values)
         header["account"] = True
-    params = {k: v for k, v in model.get_params(deep=False).items() if k not in NOT_STORED}
+    params = {name: value for name, value in params.items() if name not in NOT_STORED}
     header |= {
         "kind": "model",
         "format": FORMAT,
         "version": fedmixtures.__version__,
         "labels": encode(list(network.labels)),
-        "labelled": model.labelled_,
-        "feature_names": encode(getattr(model, "feature_names_in_", None)),
+        "labelled": labelled,
+        "feature_names": encode(feature_names),
         "params": {name: encode(value) for name, value in params.items()},
         "status": str(solution.status),
         "message": solution.message,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from fedmixtures.estimators import resolve
 from fedmixtures.estimators.scoring import log_densities, mixture_at
 from fedmixtures.estimators.solutions import aligned, listens, own_level
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Method
+from fedmixtures.methods.base import Method, Trust
 from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.geometry import positions
@@ -32,27 +32,33 @@ NAMED = 25  # up to so many nodes have their names in the picture
 
 
 def findings_of(
-    model: NetworkGaussianMixture, data: NodeData, scores: Scores, **more: Any
+    solution: Solution,
+    network: Network,
+    method: Method,
+    data: NodeData,
+    scores: Scores,
+    features: Sequence[str] | None,
+    **more: Any,
 ) -> Findings:
-    """What there is to report of a model; `more` replaces or adds fields of `Findings`."""
+    """What there is to report of a run; `more` replaces or adds fields of `Findings`."""
     import fedmixtures
 
-    names = getattr(model, "feature_names_in_", [f"x{i}" for i in range(data.n_features)])
-    theta = more.pop("theta", model.solution_.theta)
+    names = [f"x{i}" for i in range(data.n_features)] if features is None else features
+    theta = more.pop("theta", solution.theta)
     found: dict[str, Any] = {
         "theta": theta,
         "theta_scaled": theta,
-        "network": model.network_,
+        "network": network,
         "data": data,
         "features": tuple(str(name) for name in names),
-        "history": model.history_,
-        "method": model.resolved_method(),
+        "history": solution.history,
+        "method": method,
         "scores": scores,
-        "certificate": model.certificate_,
-        "converged": model.converged_,
-        "traffic": model.traffic_,
-        "levels": model.levels_,
-        "trust": model.trust_,
+        "certificate": solution.certificate,
+        "converged": solution.converged,
+        "traffic": solution.traffic,
+        "levels": solution.levels,
+        "trust": Trust.of(solution.account, network),
         "version": fedmixtures.__version__,
     }
     return Findings(**(found | more))
@@ -78,7 +84,9 @@ def write_report(
         "random_state": model.random_state,
         "status": model.status_,
     }
-    found = findings_of(model, data, scores, theta=theta, settings=settings)
+    known = model.solution_, model.network_, model.resolved_method(), data, scores
+    names = getattr(model, "feature_names_in_", None)
+    found = findings_of(*known, names, theta=theta, settings=settings)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-r"""What a fitted network says about rows: densities, assignments, criteria, samples.
+r"""What a fitted network says about rows: densities and assignments.
 
 A node has *clusters*, those of its mixture in `Solution.theta`, and a *density*. The density is
 that of the same mixture, unless the method has found several levels (`Solution.levels`: own, group,
@@ -10,10 +10,8 @@ nothing else: scoring, saving and loading, `node(label, level=...)` and export w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
@@ -21,18 +19,7 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
-from fedmixtures.estimators import resolve
-from fedmixtures.estimators.sklearn_api import check_finite, split_nodes, text_column, to_sklearn
-from fedmixtures.estimators.solutions import (
-    newcomer_density,
-    newcomer_joints,
-    unknown,
-    warn_of_newcomers,
-)
-from fedmixtures.init import node_seed
-from fedmixtures.methods.base import Method
-from fedmixtures.mixture.covariance_types import is_of_type, n_parameters
-from fedmixtures.mixture.density import conditional_draws, conditional_means
+from fedmixtures.estimators.solutions import newcomer_joints, unknown
 from fedmixtures.mixture.mixture import Mixture
 
 DENSITY = "density"  # the level that is all levels together, weighed
@@ -72,12 +59,12 @@ def _of_all(solution: Solution, data: NodeData, own: Callable, newcomer: Callabl
 
 
 def _node_joints(solution: Solution, data: NodeData) -> np.ndarray:
-    return log_joint_rows(solution.theta.at(_places(solution, data)), data)
+    return log_joint_rows(solution.theta.at(node_places(solution, data)), data)
 
 
 def _weighed_densities(solution: Solution, data: NodeData) -> np.ndarray:
     """Of all levels together."""
-    places, levels = _places(solution, data), solution.levels
+    places, levels = node_places(solution, data), solution.levels
     assert levels is not None
     with np.errstate(divide="ignore"):  # a level may have no weight at a node
         weight = np.log(levels.weights[places])
@@ -108,7 +95,7 @@ def mixture_at(solution: Solution, label: Label, level: str | None = None) -> Mi
     return levels.theta.at(np.s_[:, place]).summed(levels.weights[place]).trimmed()
 
 
-def _places(solution: Solution, data: NodeData) -> np.ndarray:
+def node_places(solution: Solution, data: NodeData) -> np.ndarray:
     """Where the nodes of these rows stand among the fitted ones."""
     known = {label: i for i, label in enumerate(solution.labels)}
     if new := unknown(solution, data.labels):
@@ -117,169 +104,6 @@ def _places(solution: Solution, data: NodeData) -> np.ndarray:
             f"Known nodes are {_checks.listed(known)}."
         )
     return np.array([known[label] for label in data.labels])
-
-
-class NodeScores:
-    """The half of the estimator that needs only a solution and how rows are read."""
-
-    method: Any
-    covariance_type: str
-    random_state: Any
-    solution_: Solution
-    labelled_: bool
-
-    def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
-        """Validated rows and their labels (None if there are none)."""
-        given, labels = split_nodes(X, nodes)
-        options = {"ensure_min_samples": 2} if reset else {}
-        try:
-            X = validate_data(
-                self, given, reset=reset, dtype=np.float64, ensure_all_finite=False, **options
-            )
-        except (ValueError, TypeError) as error:
-            named = text_column(given)
-            if not named:
-                raise
-            raise ValueError(named) from error
-        names, gaps = getattr(self, "feature_names_in_", None), self.resolved_method().fits_gaps
-        check_finite(X, labels, names, gaps)
-        return X, labels
-
-    def resolved_method(self) -> Method:
-        """The method with the covariance type."""
-        return resolve.resolve_method(self.method, self.covariance_type)
-
-    def _grouped(self, X: Any, nodes: Any) -> NodeData:
-        """Rows to be scored, by node; a warning of nodes that were not fitted."""
-        check_is_fitted(self)
-        X, labels = self._read(X, nodes, reset=False)
-        if self.labelled_ and labels is None:
-            raise ValueError(
-                "`nodes` is missing. The model was fitted with it: give a label per row."
-            )
-        if not self.labelled_ and labels is not None:
-            raise ValueError("`nodes` was given, but the model was fitted without. Leave it out.")
-        data = NodeData.from_rows(X, labels)
-        warn_of_newcomers(self.solution_, data.labels)
-        return data
-
-    def score_samples(self, X: Any, nodes: Any = None) -> np.ndarray:
-        """Log-density of every row at its node: of the node's mixture, or of its levels weighed.
-
-        A node that was not fitted is taken as everyone, with a warning.
-        """
-        data = self._grouped(X, nodes)
-        return log_densities(self.solution_, data)
-
-    def score(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None) -> float:
-        """Mean log-density over rows."""
-        del y
-        return float(np.average(self.score_samples(X, nodes), weights=sample_weight))
-
-    def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
-        """Most probable component of every row, in the numbering of its node."""
-        data = self._grouped(X, nodes)
-        return assigned(log_joints(self.solution_, data))
-
-    def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
-        """Probability of every component for every row."""
-        data = self._grouped(X, nodes)
-        return probabilities(log_joints(self.solution_, data))
-
-    def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows and their components: `n_samples` from the node `nodes`, or from every node.
-
-        Rows come node after node, in the order of `nodes_`. Where a node has several levels, they
-        are drawn from its density, and the component is the most probable one.
-        """
-        check_is_fitted(self)
-        _checks.whole("n_samples", n_samples)
-        solution = self.solution_
-        seed = resolve.resolve_seed(self.random_state)
-        rows, components = [], []
-        for label in solution.labels if nodes is None else [nodes]:
-            density = mixture_at(solution, label, DENSITY)
-            x, component = density.sample(n_samples, node_seed(seed, label))
-            if solution.levels is not None:
-                component = first_greatest(mixture_at(solution, label).responsibilities(x))
-            rows.append(x)
-            components.append(component)
-        return np.concatenate(rows), np.concatenate(components)
-
-    def impute(
-        self, X: Any, nodes: Any = None, *, n_draws: int | None = None, random_state: Any = None
-    ) -> np.ndarray:
-        """Rows with their missing cells (NaN) filled in by what the node's density says of them.
-
-        Parameters
-        ----------
-        X, nodes
-            As for `score_samples`.
-        n_draws : int or None
-            None: expectations given the other cells of the row. A number: so many draws, which
-            keep the spread and the dependence that expectations lose.
-        random_state
-            Seeds the draws; None is the estimator's.
-
-        Returns
-        -------
-        ndarray
-            Of the shape of X, or (n_draws, rows, features).
-        """
-        if n_draws is not None:
-            _checks.whole("n_draws", n_draws)
-        data, solution = self._grouped(X, nodes), self.solution_
-        seed = resolve.resolve_seed(self.random_state if random_state is None else random_state)
-        shape = data.rows.shape if n_draws is None else (n_draws, *data.rows.shape)
-        filled = np.empty(shape)
-        for i, label in enumerate(data.labels):
-            rows, _ = data.of(i)
-            new = label not in solution.labels
-            density = newcomer_density(solution) if new else mixture_at(solution, label, DENSITY)
-            if n_draws is None:
-                found = conditional_means(density, rows)
-            else:
-                rng = np.random.default_rng(node_seed(seed, label))
-                found = conditional_draws(density, rows, n_draws, rng)
-            here = data.source_index[data.offsets[i] : data.offsets[i + 1]]
-            filled[..., here, :] = found
-        return filled
-
-    def bic(self, X: Any, nodes: Any = None) -> float:
-        """Bayesian information criterion, summed over nodes; lower is better."""
-        return self._criterion(X, nodes, np.log)
-
-    def aic(self, X: Any, nodes: Any = None) -> float:
-        """Akaike information criterion, summed over nodes; lower is better."""
-        return self._criterion(X, nodes, lambda rows: 2.0)
-
-    def _criterion(self, X: Any, nodes: Any, price: Callable[[np.ndarray], Any]) -> float:
-        """Of the clusters: a density of several levels has no number of parameters of its own."""
-        data = self._grouped(X, nodes)
-        k = (self.solution_.theta.weights[_places(self.solution_, data)] > 0).sum(1)
-        d = data.n_features
-        free = n_parameters(self.resolved_method().covariance_type, k, d)
-        joint = log_joints(self.solution_, data)
-        fit = np.logaddexp.reduce(joint, axis=1).sum()
-        return float(-2 * fit + (free * price(data.counts)).sum())
-
-    def node(self, label: Label, level: str | None = None):
-        """One node's mixture as a fitted scikit-learn `GaussianMixture` of the covariance type.
-
-        (Of full covariances where levels of several tied ones are joined.)
-
-        Parameters
-        ----------
-        label
-            The node.
-        level : str or None
-            None: its clusters, what `predict` assigns to. A name of `levels_.names`: that level.
-            ``"density"``: what `score_samples` scores, all levels weighed.
-        """
-        check_is_fitted(self)
-        mixture = mixture_at(self.solution_, label, level)
-        kind = self.resolved_method().covariance_type
-        return to_sklearn(mixture, kind if is_of_type(mixture, kind) else "full")
 
 
 def assigned(joint: np.ndarray) -> np.ndarray:

@@ -252,7 +252,12 @@ def rows_at_once(n_features: int) -> int:
 
 def edges_at_once() -> int:
     """Edges whose ends are fitted together: what memory holds several mixtures for."""
-    return 1 << 20 if on_gpu() else 20_000
+    return 1 << 20 if on_gpu() else 4096 * calls_at_once()
+
+
+def nodes_at_once() -> int:
+    """Nodes that work at home together: enough for several calls on every core."""
+    return 1 << 20 if on_gpu() else 2048 * calls_at_once()
 
 
 def calls_at_once() -> int:

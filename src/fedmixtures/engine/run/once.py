@@ -15,12 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
@@ -41,6 +39,9 @@ from fedmixtures.methods.conversation import (
     Sum,
 )
 from fedmixtures.mixture.mixture import Mixture
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 WIDTH = 36
 """Numbers of a node in one sum on a device: one program for all kinds of sums."""
@@ -103,6 +104,9 @@ class InProcess:
         return at(message, self._reverse)
 
     def _connect(self, live: np.ndarray) -> Groups:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
         block, n = self.block, self.block.data.n_nodes
         both = live & live[block.reverse]
         degree = np.bincount(block.receiver[both], minlength=n)
@@ -243,6 +247,9 @@ def _bytes(message: Any) -> int:
 
 def _depth(graph: csr_array, roots: np.ndarray) -> int:
     """Edges from the nearest root to the node that is farthest from any, every part having one."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order
+
     n, n_edges = graph.shape[0], graph.nnz + len(roots)
     ends = np.concatenate([graph.indices, roots])  # from one more node to all roots
     begin = np.append(graph.indptr, n_edges)

@@ -207,7 +207,7 @@ class EMFits(EMMethod, OneShot):
         """The starts scikit-learn would make: one random stream through all of them."""
         found = clusterings(rows, counts, k, self.n_init, seed)
         clustered = lambda labels: clustered_mixture(rows, counts, labels, k, self.reg_covar)
-        return [of_type(clustered(one.labels_), self.covariance_type) for one in found]
+        return [of_type(clustered(one.labels), self.covariance_type) for one in found]
 
     def _run(self, data: NodeData, starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all nodes of a batch."""

@@ -1,0 +1,148 @@
+"""What users give: the node column of a table, columns that are no numbers, or mislead."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from fedmixtures import _checks
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.solution import FitWarning
+from fedmixtures.methods.registry import remedy_for_gaps
+
+FEW_VALUES = 10  # a column of at most so many values, each ten times on average, is told of
+
+
+def split_nodes(X: Any, nodes: Any) -> tuple[Any, Any]:
+    """Take the node column out of a table when `nodes` is its name; else leave both alone."""
+    if not isinstance(nodes, str):
+        return X, None if nodes is None else _labels(nodes)
+    import narwhals as nw
+
+    try:
+        frame = nw.from_native(X, eager_only=True)
+    except TypeError:
+        raise ValueError(
+            f"`nodes` is the column name {nodes!r}, but X is a {type(X).__name__} without column "
+            "names. Give a table, or one label per row."
+        ) from None
+    if nodes not in frame.columns:
+        raise ValueError(
+            f"`nodes` is {nodes!r}, but the table has no such column. "
+            f"Its columns are {_checks.listed(frame.columns, 12)}."
+        )
+    return frame.drop(nodes).to_native(), frame[nodes].to_numpy()
+
+
+def _labels(nodes: Any) -> np.ndarray:
+    """Labels of any sequence or column as an array; tuples stay single labels."""
+    import narwhals as nw
+
+    series = nw.from_native(nodes, series_only=True, pass_through=True)
+    if isinstance(series, nw.Series):
+        return series.to_numpy()
+    if not isinstance(nodes, np.ndarray):
+        nodes = list(nodes)
+        # NumPy would spread tuples over a second axis and turn 1 next to 'a' into '1'.
+        words = sum(isinstance(label, str) for label in nodes)
+        if 0 < words < len(nodes) or any(isinstance(label, tuple) for label in nodes):
+            array = np.empty(len(nodes), dtype=object)
+            array[:] = nodes
+            return array
+    return np.asarray(nodes)
+
+
+def text_column(X: Any) -> str:
+    """Name the first column that holds no numbers, with what it holds; empty if there is none."""
+    import narwhals as nw
+
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        columns = {name: frame[name].to_list() for name in frame.columns}
+    elif isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS":
+        columns = dict(enumerate(X.T.tolist()))
+    else:
+        return ""
+    for name, cells in columns.items():
+        for row, cell in enumerate(cells):
+            if isinstance(cell, (str, bytes)) and not _is_number(cell):
+                return (
+                    f"column {name!r} of X holds the text {cell!r} at row {row}. Features must be "
+                    "numbers: encode the column or leave it out."
+                )
+    return ""
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def warn_of_columns(data: NodeData, columns: Any) -> None:
+    """Warn of columns that are constant, everywhere or at a node, or take few values."""
+    for note in notes_on_columns(data, columns):
+        warnings.warn(note, FitWarning, stacklevel=3)
+
+
+def notes_on_columns(data: NodeData, columns: Any) -> list[str]:
+    """What a density in these columns would be misleading about, in words."""
+    names = range(data.n_features) if columns is None else columns
+    name = lambda c: repr(_checks.plain(names[c]))
+    low = np.fmin.reduceat(data.rows, data.offsets[:-1])
+    high = np.fmax.reduceat(data.rows, data.offsets[:-1])
+    least = np.fmin.reduce(low)
+    everywhere = least == np.fmax.reduce(high)
+    at_node = (low == high) & (data.counts > 1)[:, None] & ~everywhere
+    found = [f"column {name(c)} is {least[c]:g} in every row" for c in np.flatnonzero(everywhere)]
+    found += [
+        f"column {name(c)} has a single value at node "
+        + _checks.listed(data.labels[i] for i in np.flatnonzero(at_node[:, c]))
+        for c in np.flatnonzero(at_node.any(0))
+    ]
+    notes = []
+    if found and len(data.rows) > 1:
+        more = f" (and {len(found) - 5} more such columns)" if len(found) > 5 else ""
+        notes.append(
+            f"{'; '.join(found[:5])}{more}: it cannot tell rows apart there, and densities are as "
+            "high as the smallest variance allows. Leave such columns out, or raise the ridge."
+        )
+    few = {c: n for c in np.flatnonzero(~everywhere) if (n := _few_values(data.rows[:, c]))}
+    if few:
+        listed = _checks.listed((f"{_checks.plain(names[c])} ({n})" for c, n in few.items()), 6)
+        notes.append(
+            f"few values in {listed.replace(chr(39), '')}: a Gaussian density of such a column "
+            "grows as components close in on single values. Compare fits of the same columns only."
+        )
+    return notes
+
+
+def _few_values(column: np.ndarray) -> int:
+    """How many values a column takes where they are few, each many times over; else zero."""
+    there = column[~np.isnan(column)]
+    if len(there) < 2 * FEW_VALUES:
+        return 0
+    some = np.unique(there[:: max(1, len(there) // 1000)])  # enough to tell most columns apart
+    if len(some) > FEW_VALUES:
+        return 0
+    n = len(np.unique(there))
+    return n if n <= FEW_VALUES and len(there) >= 10 * n else 0
+
+
+def check_finite(X: np.ndarray, nodes: Any, columns: Any, gaps: bool = False) -> None:
+    """Infinity, and NaN unless there may be `gaps`, are refused with row, node and column."""
+    bad = np.isinf(X) if gaps else ~np.isfinite(X)
+    if not bad.any():
+        return
+    row, column = np.argwhere(bad)[0]
+    name = repr(_checks.plain(columns[column])) if columns is not None else column
+    at = "" if nodes is None else f", node {_checks.plain(np.asarray(nodes)[row])!r}"
+    what = "NaN" if np.isnan(X[row, column]) else "infinity (inf)"
+    raise ValueError(
+        f"X contains {what} at row {row}, column {name}{at} ({int(bad.sum())} such values in all). "
+        "Drop or fill these rows first" + (f", or {remedy_for_gaps()}." if what == "NaN" else ".")
+    )
