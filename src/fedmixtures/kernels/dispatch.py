@@ -197,13 +197,25 @@ def owner_sums(owner: Array, n: int, doublings: int | None) -> Callable[[Array],
     """
     if doublings is None:
         return lambda part: jax.ops.segment_sum(part, owner, n, indices_are_sorted=True)
+    return _by_doubling(owner, n, doublings, jnp.add, 0)
+
+
+def owner_least(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
+    """The same of the least instead of the sum."""
+    if doublings is None:
+        return lambda part: jax.ops.segment_min(part, owner, n, indices_are_sorted=True)
+    return _by_doubling(owner, n, doublings, jnp.minimum, jnp.inf)
+
+
+def _by_doubling(owner, n: int, doublings: int, join, nothing) -> Callable[[Array], jax.Array]:
     from fedmixtures.kernels.arrays import stretch_sums
 
     first = jnp.searchsorted(owner, jnp.arange(n, dtype=owner.dtype))
     line = jnp.arange(len(owner))
     last = jnp.concatenate([owner[1:] != owner[:-1], jnp.ones(1, bool)])
     end = jax.lax.cummin(jnp.where(last, line + 1, len(owner)), reverse=True)
-    return lambda part: stretch_sums(part, end, doublings)[jnp.minimum(first, len(owner) - 1)]
+    place = jnp.minimum(first, len(owner) - 1)
+    return lambda part: stretch_sums(part, end, doublings, join, nothing)[place]
 
 
 def tile_statistics(
