@@ -220,14 +220,16 @@ def tile_statistics(
     `owner` (tiles,), sorted, is the number of the fit, `add` sums over it. Forms that compile
     quickly: `rows_last` was fastest up to four features, `by_products` from five to about a dozen,
     the definition at twenty (one look on a busy machine, which no benchmark repeats). On an H200
-    `rows_last` takes 1.7 ms for 524,288 tiles of 32 rows, k = 5, d = 2, the definition 7.2 ms and a
-    kernel of our own 0.9 ms, which is not worth its lines here.
+    `unrolled` takes 2.2 ms for 1,048,576 tiles of 32 rows, k = 5, d = 2, `rows_last` 2.7 to 3.4 ms,
+    the definition 14 ms and a kernel of our own 1.8 ms, which is not worth its lines here.
     """
     if tiles.products is not None:
         return likelihood.by_products(theta, tiles.products, row_weights, owner)
     at = jax.tree.map(lambda part: part[owner], theta)
     if theta.n_features <= UNROLLED:
-        by_tile = likelihood.rows_last(at, tiles.rows, row_weights)
+        few = theta.n_components * likelihood.n_sums(theta.n_features) <= likelihood.MOST_SUMS
+        form = likelihood.unrolled if on_gpu() and few else likelihood.rows_last
+        by_tile = form(at, tiles.rows, row_weights)
     else:
         factor = jax.tree.map(lambda part: part[owner], inverse_cholesky(theta.covariances))
         by_tile = plain_statistics(at, tiles.rows, row_weights, factor)

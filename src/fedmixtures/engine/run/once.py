@@ -26,7 +26,15 @@ from fedmixtures.engine.layout.blocks import conversation_block
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import Stretches, at, fused, numpy_rules, replaced, xp
+from fedmixtures.kernels.arrays import (
+    Stretches,
+    at,
+    fused,
+    in_order_of,
+    numpy_rules,
+    replaced,
+    xp,
+)
 from fedmixtures.methods.base import Account, OneShot, Outcome
 from fedmixtures.methods.conversation import (
     Block,
@@ -116,7 +124,7 @@ class InProcess:
         graph = csr_array((np.ones(len(neighbour), np.int8), neighbour, begin), (n, n))
         _, component = connected_components(graph, directed=False)
         hashes = block.data.label_hashes
-        order = np.lexsort((hashes, component))
+        order = np.asarray(in_order_of(hashes, component))
         first = np.flatnonzero(np.diff(component[order], prepend=-1))
         roots, sizes = order[first], np.bincount(component)
         depth = _depth(graph, roots)
@@ -125,7 +133,7 @@ class InProcess:
         self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
         label = (hashes[roots] >> np.uint64(1)).astype(np.int64)  # without a sign
         rank = np.empty(n, dtype=np.int64)
-        rank[np.lexsort((hashes, -degree, component))] = np.arange(n)
+        rank[np.asarray(in_order_of(hashes, -degree, component))] = np.arange(n)
         return Groups(label[component], sizes[component], rank - first[component])
 
     @cached_property
@@ -151,7 +159,7 @@ class InProcess:
         n, hashes = self.block.data.n_nodes, self.block.data.label_hashes
         who = np.arange(n) if who is None else who
         label = np.zeros(len(who), dtype=np.int64) if group is None else np.asarray(group)
-        order = np.lexsort((hashes[who], label))
+        order = np.asarray(in_order_of(hashes[who], label))
         new = np.diff(label[order], prepend=label[order[:1]] - 1) != 0
         number = np.empty(len(who), dtype=np.int64)
         number[order] = np.cumsum(new) - 1

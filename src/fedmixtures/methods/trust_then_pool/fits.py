@@ -209,11 +209,12 @@ def advanced(
 
 
 @fused
-def best_of(fits: list[Fit]) -> Fit:
+def best_of(fits: list[Fit]) -> Mixture:
     """The best of several fits of the same rows, one by one; of equals the first."""
     own = [fit.score(fit.own.log_likelihood, fit.own.mass.sum(-1)) for fit in fits]
     best = first_greatest(xp.stack(own), axis=0)
-    return jax.tree.map(lambda *parts: xp.stack(parts)[best, xp.arange(len(best))], *fits)
+    pick = lambda *parts: xp.stack(parts)[best, xp.arange(len(best))]
+    return jax.tree.map(pick, *(fit.theta for fit in fits))
 
 
 @quick

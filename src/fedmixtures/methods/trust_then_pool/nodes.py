@@ -132,7 +132,7 @@ class Nodes:
     ):
         data = distinct_rows_of_all(units.common(_counted(block.data)))
         self.block, self.ridge, self.covariance_type = block, ridge, covariance_type
-        self.n, self.hashes = data.n_nodes, data.label_hashes
+        self.n, self.hashes = data.n_nodes, block.data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
         of_node = Stretches(data.offsets[:-1], len(data.rows))

@@ -76,7 +76,7 @@ def own_level(nodes: Nodes, nu: float, n_starts: int) -> tuple[Level, Mixture]:
         entries, present = part.table.of_rows(node, leave), at(part.present, node)
         keys = [part.keys(node, 2, leave + 1, start) for start in range(n_starts)]
         short = best_of([part.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
-        found = part.fitted(entries, short.theta, nu, FIT_STEPS, sums=False).theta
+        found = part.fitted(entries, short, nu, FIT_STEPS, sums=False).theta
         theta, folds = part.halves(found)
         return theta, nodes_first(folds, part.n), part.out_of_fold(folds)
 

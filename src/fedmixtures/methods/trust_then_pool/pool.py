@@ -145,7 +145,7 @@ def _starts(
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
         present = _present(nodes.present[leads], fit, heard.theta.weights, source)
-        best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]).theta
+        best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys])
         np.logical_or.at(lost, fit, heard.lost[source])
     whole = ((heard.rows > 0) & ~heard.lost)[nodes.block.line]
     offers = _offers(release, best, lost, leads, groups.rank, whole)
