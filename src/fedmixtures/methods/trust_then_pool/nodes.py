@@ -68,8 +68,12 @@ def _scaled(rows: Array, centre: Array, scale: Array) -> Any:
 
 @fused
 def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
-    weights, means, covariances = (xp.asarray(part, np.float64) for part in theta.parts)
-    parts = weights, centre + means * scale, covariances * (scale[:, None] * scale)
+    weights, means, covariances = theta.parts
+    parts = (
+        xp.asarray(weights, np.float64),
+        centre + means * scale,
+        covariances * (scale[:, None] * scale),
+    )
     return jax.tree.unflatten(jax.tree.structure(theta), parts)
 
 

@@ -114,13 +114,11 @@ def pooled_level_of_groups(
     part, (of_part, edges) = nodes.only(who), heard.only(who, nodes.n)
     given = part, own.only(part, who), of_part, Groups(*(of[who] for of in groups))
     steps, reply = pooled_level(*given, np.asarray(live)[edges], *more), None
-    while True:
-        try:
-            request = steps.send(reply)
-        except StopIteration as end:
-            return own.put(part, who, end.value[0])
-        assert isinstance(request, Sum), "pooling asks for sums alone"
-        reply = yield replace(request, who=who)
+    try:
+        while True:  # pooling asks for sums alone
+            reply = yield replace(steps.send(reply), who=who)
+    except StopIteration as end:
+        return own.put(part, who, end.value[0])
 
 
 def _starts(
@@ -265,7 +263,9 @@ def _stepped(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """EM by sums, from fits (nodes, several, ...) whose totals are known."""
     for _ in range(n_steps):
-        fit = nodes.in_parts(_next_sums, fit.theta, total, nu)
+        theta = fit.theta
+        del fit  # own statistics have been added up
+        fit = nodes.in_parts(_next_sums, theta, total, nu)
         total = yield from _total(nodes, fit, group)
     return fit, total
 
