@@ -94,7 +94,10 @@ class NodeData:
     @cached_property
     def label_hashes(self) -> np.ndarray:
         """`label_hash` of every node: worked out once, for a million nodes it takes a second."""
-        digests = b"".join([_digest(label) for label in self.labels])
+        labels = self.labels
+        if any(issubclass(kind, np.generic) for kind in set(map(type, labels))):
+            labels = [_checks.plain(label) for label in labels]
+        digests = b"".join([_digest(label) for label in labels])
         return np.frombuffer(digests, ">u8").astype(np.uint64)
 
     def of(self, position: int) -> tuple[np.ndarray, np.ndarray]:
@@ -178,12 +181,11 @@ def group_labels(nodes: Any, n_rows: int) -> tuple[tuple[Label, ...], np.ndarray
 
 def label_hash(label: Label) -> int:
     """A stable 64-bit number for a node label: what random keys and slot order come from."""
-    return int.from_bytes(_digest(label), "big")
+    return int.from_bytes(_digest(_checks.plain(label)), "big")
 
 
 def _digest(label: Label) -> bytes:
-    text = repr(_checks.plain(label)).encode()
-    return hashlib.blake2b(text, digest_size=8).digest()
+    return hashlib.blake2b(repr(label).encode(), digest_size=8).digest()
 
 
 def _row_weights(sample_weight: Any, n_rows: int) -> np.ndarray:

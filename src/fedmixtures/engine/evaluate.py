@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, by_pattern
-from fedmixtures.engine.layout.blocks import build_layout, without_edges
+from fedmixtures.engine.layout.blocks import Layout, build_layout, without_edges
 from fedmixtures.engine.run.runner import gather, over_blocks, scatter
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.arrays import Stretches
 from fedmixtures.kernels.compiling import compilation_cache, jit_in_order
 from fedmixtures.kernels.dispatch import log_joints
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.density import GappyRows
 from fedmixtures.mixture.mixture import Mixture
+
+ROWS_AT_ONCE = 1 << 20
+"""Rows on a GPU, each of which has a copy of its mixture."""
 
 
 class Evaluator:
@@ -22,9 +29,15 @@ class Evaluator:
 
     def __init__(self, data: NodeData):
         self.data = data
-        self._laid_out = by_pattern(data)
+
+    @cached_property
+    def _laid_out(self) -> NodeData:
+        return by_pattern(self.data)
+
+    @cached_property
+    def _layout(self) -> Layout:
         with double():
-            self._layout = build_layout(self._laid_out, without_edges(data.labels))
+            return build_layout(self._laid_out, without_edges(self.data.labels))
 
     def log_joint(self, theta: Mixture) -> np.ndarray:
         """Log of weight times component density, (rows, k), in the order the rows came in.
@@ -51,8 +64,12 @@ class Evaluator:
 
     def node_losses(self, theta: Mixture) -> np.ndarray:
         """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
-        layout = self._layout
+        data = self.data
         with double(), compilation_cache():
+            if dispatch.keeps_on_device() and not np.isnan(data.rows).any():
+                held = data.rows, data.row_weights, Stretches(data.offsets[:-1], len(data.rows))
+                return np.asarray(_losses_by_row(theta, *held))
+            layout = self._layout
             thetas = scatter(theta, layout, "float64")
             held = [(group.data.rows, group.data.row_weights) for group in layout.groups]
             losses = [_losses(*two) for two in zip(thetas, held, strict=True)]
@@ -71,6 +88,20 @@ def _losses(theta: Mixture, held: tuple[Array | GappyRows, Array]) -> jax.Array:
         return -jnp.where(weights > 0, weights * density, 0.0).sum(-1)
 
     return over_blocks(loss, theta, *held)
+
+
+@jax.jit
+def _losses_by_row(theta: Mixture, rows: Array, weights: Array, of_node: Stretches) -> jax.Array:
+    """The same of any number of rows without a table of blocks: no row is copied on the host."""
+
+    def one(given):
+        row, node = given
+        at = jax.tree.map(lambda part: part[None, node], theta)
+        return jax.nn.logsumexp(log_joints(at, row[None, None]))
+
+    density = jax.lax.map(one, (rows, of_node.number()), batch_size=ROWS_AT_ONCE)
+    weighted = jnp.where(weights > 0, weights * density, 0.0)
+    return -of_node.sums(weighted) / of_node.sums(weights)
 
 
 @jit_in_order

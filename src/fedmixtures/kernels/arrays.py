@@ -124,8 +124,10 @@ def _stretches_summed(stretches: Stretches, values: jax.Array, dtype: Any) -> ja
     return stretch_sums(values, stretches.end)[stretches.first]
 
 
-def stretch_sums(values: Array, end: Array, doublings: int | None = None) -> jax.Array:
-    """For every line the sum from there to the end of its stretch.
+def stretch_sums(
+    values: Array, end: Array, doublings: int | None = None, join: Any = jnp.add, nothing: Any = 0
+) -> jax.Array:
+    """For every line the sum from there to the end of its stretch, or what else `join` makes.
 
     `end` (lines,) is where the stretch of each line ends. Each pass adds the sum of as many lines
     again: an order that nothing else changes. There are as many passes as the longest stretch
@@ -136,7 +138,7 @@ def stretch_sums(values: Array, end: Array, doublings: int | None = None) -> jax
 
     def add(values: jax.Array, step: Any) -> jax.Array:
         there = (line + step < end).reshape(-1, *(1,) * (values.ndim - 1))
-        return values + jnp.where(there, jnp.roll(values, -step, axis=0), 0)
+        return join(values, jnp.where(there, jnp.roll(values, -step, axis=0), nothing))
 
     if doublings is not None:
         for power in range(doublings):

@@ -6,8 +6,10 @@ outside asks which kernel ran. Kernels for a GPU are tried before they are relie
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import equinox as eqx
@@ -197,13 +199,25 @@ def owner_sums(owner: Array, n: int, doublings: int | None) -> Callable[[Array],
     """
     if doublings is None:
         return lambda part: jax.ops.segment_sum(part, owner, n, indices_are_sorted=True)
+    return _by_doubling(owner, n, doublings, jnp.add, 0)
+
+
+def owner_least(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
+    """The same of the least instead of the sum."""
+    if doublings is None:
+        return lambda part: jax.ops.segment_min(part, owner, n, indices_are_sorted=True)
+    return _by_doubling(owner, n, doublings, jnp.minimum, jnp.inf)
+
+
+def _by_doubling(owner, n: int, doublings: int, join, nothing) -> Callable[[Array], jax.Array]:
     from fedmixtures.kernels.arrays import stretch_sums
 
     first = jnp.searchsorted(owner, jnp.arange(n, dtype=owner.dtype))
     line = jnp.arange(len(owner))
     last = jnp.concatenate([owner[1:] != owner[:-1], jnp.ones(1, bool)])
     end = jax.lax.cummin(jnp.where(last, line + 1, len(owner)), reverse=True)
-    return lambda part: stretch_sums(part, end, doublings)[jnp.minimum(first, len(owner) - 1)]
+    place = jnp.minimum(first, len(owner) - 1)
+    return lambda part: stretch_sums(part, end, doublings, join, nothing)[place]
 
 
 def tile_statistics(
@@ -218,14 +232,16 @@ def tile_statistics(
     `owner` (tiles,), sorted, is the number of the fit, `add` sums over it. Forms that compile
     quickly: `rows_last` was fastest up to four features, `by_products` from five to about a dozen,
     the definition at twenty (one look on a busy machine, which no benchmark repeats). On an H200
-    `rows_last` takes 1.7 ms for 524,288 tiles of 32 rows, k = 5, d = 2, the definition 7.2 ms and a
-    kernel of our own 0.9 ms, which is not worth its lines here.
+    `unrolled` takes 2.2 ms for 1,048,576 tiles of 32 rows, k = 5, d = 2, `rows_last` 2.7 to 3.4 ms,
+    the definition 14 ms and a kernel of our own 1.8 ms, which is not worth its lines here.
     """
     if tiles.products is not None:
         return likelihood.by_products(theta, tiles.products, row_weights, owner)
     at = jax.tree.map(lambda part: part[owner], theta)
     if theta.n_features <= UNROLLED:
-        by_tile = likelihood.rows_last(at, tiles.rows, row_weights)
+        few = theta.n_components * likelihood.n_sums(theta.n_features) <= likelihood.MOST_SUMS
+        form = likelihood.unrolled if on_gpu() and few else likelihood.rows_last
+        by_tile = form(at, tiles.rows, row_weights)
     else:
         factor = jax.tree.map(lambda part: part[owner], inverse_cholesky(theta.covariances))
         by_tile = plain_statistics(at, tiles.rows, row_weights, factor)
@@ -250,7 +266,19 @@ def rows_at_once(n_features: int) -> int:
 
 def edges_at_once() -> int:
     """Edges whose ends are fitted together: what memory holds several mixtures for."""
-    return 1 << 20 if on_gpu() else 20_000
+    return 1 << 20 if on_gpu() else 4096 * calls_at_once()
+
+
+def nodes_at_once() -> int:
+    """Nodes that work at home together: enough for several calls on every core."""
+    return 1 << 20 if on_gpu() else 2048 * calls_at_once()
+
+
+def hand_back_memory(n_nodes: int) -> None:
+    """What a step of many nodes no longer needs goes back to the system: glibc would keep it."""
+    if n_nodes > nodes_at_once():
+        with suppress(AttributeError, OSError, TypeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def calls_at_once() -> int:

@@ -77,7 +77,9 @@ def remedy_for_gaps() -> str:
 def check_gaps(method: Method, data: NodeData) -> None:
     """Missing cells only for methods that fit them, and no column without any."""
     missing = np.isnan(data.rows)
-    if missing.any() and not method.fits_gaps:
+    if not missing.any():
+        return
+    if not method.fits_gaps:
         raise ValueError(
             f"cells are missing ({int(missing.sum())} are NaN), and {type(method).__name__} cannot "
             f"fit such rows. Drop or fill these rows, or {remedy_for_gaps()}."

@@ -53,11 +53,12 @@ class Seen:
         units, heard = program.common_units, program.Heard
         speaks = lambda nodes: nodes.block.data.labels[0] in attackers
 
-        def watched_sums(nodes, theta, nu, group):
-            fit, total = yield from real["_total"](nodes, theta, nu, group)
+        def watched_sums(nodes, fit, group):
+            total = yield from real["_total"](nodes, fit, group)
             if speaks(nodes):
-                self.steps[nodes.block.data.labels[0]].append((theta, fit.own, total))
-            return fit, total
+                step = jax.tree.map(lambda part: part[0], (fit.theta, fit.own, total))
+                self.steps[nodes.block.data.labels[0]].append(step)
+            return total
 
         def watched_starts(nodes, *more):
             return (yield from self._scored(real["_best"](nodes, *more), nodes, speaks(nodes)))

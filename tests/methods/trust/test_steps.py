@@ -14,6 +14,7 @@ from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.conversation import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh
+from fedmixtures.methods.trust_then_pool import nodes as nodes_module
 from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.listen import inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
@@ -47,9 +48,19 @@ def nodes(data):
 
 
 @pytest.fixture(scope="module")
-def own(nodes):
+def own_and_folds(nodes):
     with double():
         return own_level(nodes, 8.0, 2)
+
+
+@pytest.fixture(scope="module")
+def own(own_and_folds):
+    return own_and_folds[0]
+
+
+@pytest.fixture(scope="module")
+def folds(own_and_folds):
+    return own_and_folds[1]
 
 
 @pytest.fixture(autouse=True)
@@ -144,15 +155,12 @@ def test_a_base_counts_as_rows_do(nodes, own):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
 
 
-def test_out_of_fold_densities_are_of_the_model_without_the_fold(nodes, own):
+def test_out_of_fold_densities_are_of_the_model_without_the_fold(nodes, own, folds):
     x, _, fold = rows_of(nodes, 2)
     here = nodes.node_of == 2
     found = own.density[here].reshape(-1)[nodes.count[here].reshape(-1) > 0]
     expected = np.array(
-        [
-            own.folds.at(f * nodes.n + 2).log_density(row[None])[0]
-            for row, f in zip(x, fold, strict=True)
-        ]
+        [folds.at((2, f)).log_density(row[None])[0] for row, f in zip(x, fold, strict=True)]
     )
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -249,9 +257,12 @@ def test_a_fold_is_left_out_of_the_pool_at_home(nodes, own):
     kept = [p[2] != fold if i == node else np.ones(len(p[0]), bool) for i, p in enumerate(parts)]
     x = np.concatenate([p[0][k] for p, k in zip(parts, kept, strict=True)])
     expected = plain_step(pooled.theta.at(0), x, np.ones(len(x)), 8.0, 1e-3)
-    found = level.folds.at(fold * nodes.n + node)
-    for one, other in zip(found.parts, expected.parts, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-10)
+    here = nodes.node_of == node
+    found = level.density[here].reshape(-1)[nodes.count[here].reshape(-1) > 0]
+    rows, _, folds = parts[node]
+    np.testing.assert_allclose(
+        found[folds == fold], expected.log_density(rows[folds == fold]), rtol=1e-7
+    )
 
 
 @pytest.mark.parametrize("other", [0.1, 1e4])
@@ -300,7 +311,7 @@ def test_bad_totals_are_seen():
 def test_the_bound_is_what_foretelling_row_by_row_gives(nodes):
     rng = np.random.default_rng(2)
     density = rng.normal(-3, 2, size=(3, *nodes.count.shape))
-    found = weigh.prequential(nodes, weigh.evidence(nodes, density))
+    found = weigh.prequential(nodes, weigh.evidence(nodes, list(density)))
     here = nodes.node_of == 1
     count = nodes.count[here].reshape(-1)
     own = density[:, here].reshape(3, -1)[:, count > 0]
@@ -315,7 +326,7 @@ def test_the_bound_is_what_foretelling_row_by_row_gives(nodes):
 
 
 def test_weights_prefer_the_level_that_foretells_and_forgive_nonsense(nodes):
-    density = np.stack([np.full(nodes.count.shape, v) for v in (-5.0, -2.0, np.nan)])
+    density = [np.full(nodes.count.shape, v) for v in (-5.0, -2.0, np.nan)]
     group = np.zeros(nodes.n, int)
     found = drive(weigh.weights(nodes, density, group), InProcess(nodes.block))
     assert (found[:, 1] > 0.95).all()
@@ -418,6 +429,18 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
     for i, end in enumerate(ends):
         np.testing.assert_allclose(end.theta.means[0], whole.theta.means[i], rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(end.levels.weights[0], whole.levels.weights[i], atol=1e-6)
+
+
+def test_part_by_part_is_all_at_once(data, monkeypatch):
+    """Nodes of different numbers of tiles."""
+    labels = np.repeat(data.labels, np.diff(data.offsets))
+    kept = np.flatnonzero((labels % 2 == 0) | (np.arange(len(labels)) % 2 == 0))
+    whole = outcome(data.rows[kept], labels[kept])
+    monkeypatch.setattr(nodes_module, "nodes_at_once", lambda: 4)
+    found = outcome(data.rows[kept], labels[kept])
+    for one, other in zip(found.theta.parts, whole.theta.parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.levels.weights, whole.levels.weights, rtol=1e-9)
 
 
 def test_a_node_alone_has_its_own_level_only():

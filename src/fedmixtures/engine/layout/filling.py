@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, with_gaps
 from fedmixtures.graph.network import Network
+from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.arrays import counted, fused, in_order_of, placed, xp
 from fedmixtures.methods.programs import NodeRows
+from fedmixtures.mixture.arithmetic import double
 
 Bits = TypeVar("Bits", np.ndarray, jax.Array, np.uint64)
 
@@ -162,31 +166,43 @@ class Slots:
     @classmethod
     def of(cls, network: Network, hashes: np.ndarray, seed: int) -> Slots:
         """The slots of all nodes; `hashes` are those of their labels."""
-        n, e = len(hashes), len(network.source)
-        receiver = np.concatenate([network.source, network.target]).astype(np.int64)
-        sender = np.concatenate([network.target, network.source]).astype(np.int64)
-        rank = ranks(hashes)
-        # One number for both keys: a tenth of the time of sorting by two.
-        order = np.argsort(receiver * n + rank[sender])
-        place = _inverse(order)
-        degree = np.bincount(receiver, minlength=n)
-        start = np.cumsum(degree) - degree
-        reverse = np.concatenate([place[e:], place[:e]])[order]
-        weight = np.concatenate([network.weight, network.weight])[order]
-        receiver, sender = receiver[order], sender[order]
-        slot = np.arange(2 * e) - start[receiver]
-        node_key = mixed(mixed(np.uint64(seed)) ^ hashes)
-        slot_key = mixed(node_key[receiver] ^ hashes[sender])
+        n, node_key = len(hashes), mixed(mixed(np.uint64(seed)) ^ hashes)
+        with double():  # keys have 64 bits
+            receiver, sender, rank = _ends(network.source, network.target, ranks(hashes))
+            if dispatch.keeps_on_device():
+                order = in_order_of(rank, receiver)
+            else:  # one number for both keys: a tenth of the time of sorting by two
+                order = np.argsort(receiver * n + rank)
+            degree = counted(receiver, n)
+            start = np.cumsum(degree) - degree
+            found = _in_order(order, receiver, sender, network.weight, start, hashes, node_key)
+        receiver, sender, weight, slot, reverse, slot_key = map(np.asarray, found)
         return cls(receiver, sender, weight, slot, reverse, start, degree, node_key, slot_key)
+
+
+@fused
+def _ends(source: Array, target: Array, rank: Array) -> tuple[Any, Any, Any]:
+    """Receiver and sender of directed edges, and the sender's rank."""
+    ends = [xp.asarray(part).astype(np.int64) for part in (source, target)]
+    sender = xp.concatenate(ends[::-1])
+    return xp.concatenate(ends), sender, xp.asarray(rank)[sender]
+
+
+@fused
+def _in_order(order, receiver, sender, weight, start, hashes, node_key) -> tuple[Any, ...]:
+    """Receiver, sender, weight, slot, reverse and key of the edges in their order."""
+    e, line = len(weight), xp.arange(len(order))
+    place = placed(len(order), order, line, 0, np.int64)
+    reverse = xp.concatenate([place[e:], place[:e]])[order]
+    weight = xp.concatenate([weight, weight])[order]
+    receiver, sender = receiver[order], sender[order]
+    key = mixed(xp.asarray(node_key)[receiver] ^ xp.asarray(hashes)[sender])
+    return receiver, sender, weight, line - xp.asarray(start)[receiver], reverse, key
 
 
 def ranks(hashes: np.ndarray) -> np.ndarray:
     """Where each node would stand if all were sorted by the hash of their label."""
-    return _inverse(np.argsort(hashes, kind="stable"))
-
-
-def _inverse(order: np.ndarray) -> np.ndarray:
-    """Where each entry of a permutation stands."""
+    order = np.argsort(hashes, kind="stable")
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     return place

@@ -26,7 +26,15 @@ from fedmixtures.engine.layout.blocks import conversation_block
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import Stretches, at, fused, numpy_rules, xp
+from fedmixtures.kernels.arrays import (
+    Stretches,
+    at,
+    fused,
+    in_order_of,
+    numpy_rules,
+    replaced,
+    xp,
+)
 from fedmixtures.methods.base import Account, OneShot, Outcome
 from fedmixtures.methods.conversation import (
     Block,
@@ -59,6 +67,7 @@ def converse(conversation: Conversation, block: Block, reply: Callable[[Request]
         except StopIteration as end:
             return end.value
         answer = reply(request)
+        del request  # its arrays
 
 
 @dataclass
@@ -115,7 +124,7 @@ class InProcess:
         graph = csr_array((np.ones(len(neighbour), np.int8), neighbour, begin), (n, n))
         _, component = connected_components(graph, directed=False)
         hashes = block.data.label_hashes
-        order = np.lexsort((hashes, component))
+        order = np.asarray(in_order_of(hashes, component))
         first = np.flatnonzero(np.diff(component[order], prepend=-1))
         roots, sizes = order[first], np.bincount(component)
         depth = _depth(graph, roots)
@@ -124,7 +133,7 @@ class InProcess:
         self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
         label = (hashes[roots] >> np.uint64(1)).astype(np.int64)  # without a sign
         rank = np.empty(n, dtype=np.int64)
-        rank[np.lexsort((hashes, -degree, component))] = np.arange(n)
+        rank[np.asarray(in_order_of(hashes, -degree, component))] = np.arange(n)
         return Groups(label[component], sizes[component], rank - first[component])
 
     @cached_property
@@ -150,7 +159,7 @@ class InProcess:
         n, hashes = self.block.data.n_nodes, self.block.data.label_hashes
         who = np.arange(n) if who is None else who
         label = np.zeros(len(who), dtype=np.int64) if group is None else np.asarray(group)
-        order = np.lexsort((hashes[who], label))
+        order = np.asarray(in_order_of(hashes[who], label))
         new = np.diff(label[order], prepend=label[order[:1]] - 1) != 0
         number = np.empty(len(who), dtype=np.int64)
         number[order] = np.cumsum(new) - 1
@@ -201,9 +210,17 @@ def _totals(share: Any, order: Any, number: Any, members: Stretches) -> Any:
     """For every node the sum over its group; nodes that gave something not finite are left out."""
     parts, tree = jax.tree.flatten(share)
     shapes = tuple((part.shape, _dtype_of_sum(part)) for part in parts)
-    tables = _side_by_side(parts, WIDTH if dispatch.keeps_on_device() else None)
-    sums = [_summed(table, order, number, members) for table in tables]
-    return jax.tree.unflatten(tree, _apart(sums, shapes))
+    if dispatch.keeps_on_device():
+        tables = _side_by_side(parts, WIDTH)
+        sums = _apart([_summed(table, order, number, members) for table in tables], shapes)
+    else:  # one by one, for the memory
+        sound = np.all([np.isfinite(part).reshape(len(part), -1).all(1) for part in parts], axis=0)
+        kept = lambda part: part if sound.all() else replaced(part, ~sound, 0)
+        sums = [
+            members.sums(kept(part)[order], np.float64).astype(dtype)[number]
+            for part, (_, dtype) in zip(parts, shapes, strict=True)
+        ]
+    return jax.tree.unflatten(tree, sums)
 
 
 def _dtype_of_sum(part: Any) -> np.dtype:
@@ -211,14 +228,12 @@ def _dtype_of_sum(part: Any) -> np.dtype:
 
 
 @partial(fused, static_argnums=1)
-def _side_by_side(parts: list[Any], width: int | None) -> list[Any]:
+def _side_by_side(parts: list[Any], width: int) -> list[Any]:
     """All numbers of a node in one line, in tables of one width; zeros if one is not finite."""
     real = np.result_type(np.float32, *(part.dtype for part in parts))
     flat = [xp.asarray(part, real).reshape(len(part), -1) for part in parts]
     table = xp.concatenate(flat, axis=1) if len(flat) > 1 else flat[0]
     table = xp.where(xp.isfinite(table).all(1, keepdims=True), table, 0.0)
-    if width is None:
-        return [table]
     table = xp.pad(table, ((0, 0), (0, -table.shape[1] % width)))
     return [table[:, first : first + width] for first in range(0, table.shape[1], width)]
 

@@ -88,14 +88,7 @@ class Entries:
     @cached_property
     def by_fit(self) -> Stretches:
         """Where the entries of each fit stand."""
-        return Stretches(self._ends - self.size, len(self.owner))
-
-    @cached_property
-    def _ends(self) -> np.ndarray:
-        """(fits,) where the entries of each end."""
-        if isinstance(self.size, int):
-            return self.size * np.arange(1, self.n_fits + 1)
-        return np.cumsum(self.size)
+        return Stretches(np.cumsum(self.size) - self.size, len(self.owner))
 
     @property
     def most(self) -> int:
@@ -106,17 +99,21 @@ class Entries:
         """The sum over the entries of every fit."""
         if isinstance(by_entry, np.ndarray):
             return np.bincount(self.owner, by_entry, self.n_fits)
+        if isinstance(self.size, int):
+            return _equally_many(by_entry, self.size)
         return self.by_fit.sums(by_entry)
 
     def batches(self, at_once: tuple[int, int]) -> Iterator[Batch]:
         """Whole fits within these tiles and fits (more tiles only for a larger fit)."""
         most, fits = at_once
-        ends = self._ends
+        equal = self.size if isinstance(self.size, int) else 0
+        ends = np.cumsum(0 if equal else self.size)
         first, begin = 0, 0
         while first < self.n_fits:
-            last = int(np.searchsorted(ends, begin + most, side="right"))
+            last = begin + most
+            last = last // equal if equal else int(np.searchsorted(ends, last, side="right"))
             last = min(max(last, first + 1), first + fits, self.n_fits)
-            here = slice(int(begin), int(ends[last - 1]))
+            here = slice(begin, last * equal if equal else int(ends[last - 1]))
             room = max(most, 1 << (here.stop - here.start - 1).bit_length())
             yield Batch(slice(first, last), here, room)
             first, begin = last, here.stop
@@ -131,6 +128,11 @@ class Entries:
         number = np.arange(batch.room) - np.repeat(begin, np.diff([*begin, batch.room]))
         entry = pad(self.tile, 0), owner, pad(self.leave, ALL), pad(self.scale, 0.0)
         return Work(*entry, number.astype(np.uint32))
+
+
+@partial(jax.jit, static_argnums=1)
+def _equally_many(by_entry: Array, size: int) -> jax.Array:
+    return by_entry.reshape(-1, size).sum(1)
 
 
 def of_batches(
@@ -171,10 +173,11 @@ def _joined(found: list[Any], n: list[int]) -> Any:
         ]
         return jax.tree.map(lambda *parts: np.concatenate(parts), *cut)
     width = [len(jax.tree.leaves(part)[0]) for part in found]
+    if n[:-1] == width[:-1]:
+        return _concatenated(found, None, sum(n))
     begin = np.cumsum(width) - width
     here = [b + np.arange(i) for b, i in zip(begin, n, strict=True)]
-    in_front = n[:-1] == width[:-1]
-    return _concatenated(found, None if in_front else np.concatenate(here), sum(n))
+    return _concatenated(found, np.concatenate(here), sum(n))
 
 
 @partial(jax.jit, static_argnums=2)

@@ -46,7 +46,9 @@ def both_ways(listens: Array, without: Array, returned: Array) -> tuple[Any, Any
     return listens & returned, (without > 0) & returned
 
 
-def gains(nodes: Nodes, own: Level, personal: Adapted, heard: Heard, nu: float) -> Gains:
+def gains(
+    nodes: Nodes, own: Level, folds: Mixture, personal: Adapted, heard: Heard, nu: float
+) -> Gains:
     """Out-of-fold gain of own rows when a neighbour's points are added to the fit.
 
     The fit is the better of what the node has without groups: own rows alone, or own rows held by
@@ -54,13 +56,14 @@ def gains(nodes: Nodes, own: Level, personal: Adapted, heard: Heard, nu: float) 
     """
     n_edges, at_once = len(heard.receiver), edges_at_once()
     better = _better(own.density, personal.level.density, nodes.count, nodes.tiles_of)
-    coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
+    known = by_node(better, nodes.node_of, own.density, personal.level.density)
     parts = [xp.zeros((nodes.n_folds, 0))]
     for first in range(0, n_edges, at_once):
-        part = np.arange(first, min(first + at_once, n_edges))
-        parts.append(_gains(nodes, own, personal, heard, nu, better, part))
+        part = slice(first, min(first + at_once, n_edges))
+        parts.append(_gains(nodes, folds, personal, heard, nu, better, known, part))
     by_fold = _side_by_side(parts)
-    if coarse.any():
+    if heard.lost.any():
+        coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
         judged = np.zeros((nodes.n_folds, n_edges))
         judged[:, coarse] = _not_worse(nodes, own, heard, np.flatnonzero(coarse))
         by_fold = xp.where(coarse, judged, by_fold)
@@ -88,22 +91,21 @@ def _not_worse(nodes: Nodes, own: Level, heard: Heard, edges: np.ndarray) -> np.
     return np.asarray(xp.stack([add(of_fold(f)) for f in range(nodes.n_folds)]))
 
 
-def _gains(nodes, own, personal, heard, nu, better, edges) -> Any:
+def _gains(nodes, folds, personal, heard, nu, better, known, edges) -> Any:
     """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
     weight = heard.weight(nodes, edges, MOST_TIMES)
     of_edges = heard.receiver[edges], heard.sender[edges], weight
     node, sender, weight, leave = _by_fold(of_edges, nodes.n_folds)
     entries = nodes.table.with_one(node, leave, sender, weight)
     held = personal.base, personal.pseudo, personal.nu
-    folds = own.folds, personal.level.folds
-    start, base, pseudo, strength = _from(node, leave, better, folds, held, nu)
+    models = folds, personal.folds
+    start, base, pseudo, strength = _from(node, leave, better, models, held, nu)
     more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
     theta = nodes.fitted(entries, start, strength, LISTEN_STEPS, **more).theta
     rows = nodes.table.of_rows(node, np.full(len(node), ALL))
     density = nodes.densities(rows, theta)
-    known = by_node(better, nodes.node_of, own.density, personal.level.density)
     gain = _gain(density, known, nodes.fold, nodes.count, rows.tile, leave, rows.owner)
-    return rows.sums(gain).reshape(nodes.n_folds, len(edges))
+    return rows.sums(gain).reshape(nodes.n_folds, -1)
 
 
 @fused
@@ -141,11 +143,11 @@ def _from(
     nu: Any,
 ) -> tuple[Mixture, Base, Any, Any]:
     """Where a fit begins and what it has beside own rows; nothing, where they alone are better."""
-    alone, fold = better[node], leave * len(better) + node
+    alone = better[node]
     base, pseudo, strength = at(held, node)
     mass = xp.where(alone[:, None], 0.0, base.mass)
     return (
-        chosen(alone, *at(folds, fold)),
+        chosen(alone, *at(folds, (node, leave))),
         Base(mass, base.means, base.covariances),
         xp.where(alone[:, None], 1.0, pseudo),
         xp.where(alone, nu, strength),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.kernels.arrays import Stretches, Tree, at, fused, in_order_of, placed, xp
+from fedmixtures.kernels.dispatch import nodes_at_once
 from fedmixtures.methods.conversation import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
@@ -67,8 +68,12 @@ def _scaled(rows: Array, centre: Array, scale: Array) -> Any:
 
 @fused
 def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
-    weights, means, covariances = (xp.asarray(part, np.float64) for part in theta.parts)
-    parts = weights, centre + means * scale, covariances * (scale[:, None] * scale)
+    weights, means, covariances = theta.parts
+    parts = (
+        xp.asarray(weights, np.float64),
+        centre + means * scale,
+        covariances * (scale[:, None] * scale),
+    )
     return jax.tree.unflatten(jax.tree.structure(theta), parts)
 
 
@@ -77,8 +82,8 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
 
     Of the cells that are there; a feature that nobody has seen keeps its unit.
     """
-    data = block.data
-    table = xp.asarray(data.rows), xp.asarray(data.row_weights)
+    data = block.held
+    table = data.rows, data.row_weights
     rows_of = Stretches(data.offsets[:-1], len(data.rows))
     shares, spreads, spread = _cells(*table, rows_of)
     total = at((yield Sum(shares, None, spreads)), slice(0, 1))
@@ -125,9 +130,9 @@ class Nodes:
         ridge: float,
         covariance_type: str = "full",
     ):
-        data = distinct_rows_of_all(units.common(_counted(block.data)))
+        data = distinct_rows_of_all(units.common(_counted(block.held)))
         self.block, self.ridge, self.covariance_type = block, ridge, covariance_type
-        self.n, self.hashes = data.n_nodes, data.label_hashes
+        self.n, self.hashes = data.n_nodes, block.data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
         of_node = Stretches(data.offsets[:-1], len(data.rows))
@@ -142,30 +147,59 @@ class Nodes:
         n_points = self.present.shape[1] * (2 * data.n_features + 1)
         n_lines = 1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1)))
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
-        self._all_rows: dict[int, Entries] = {}
-        self._by_tile(np.arange(self.table.row_tiles))
+        tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
+        self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
 
-    def only(self, who: np.ndarray) -> Nodes:
+    def only(self, who: np.ndarray | slice) -> Nodes:
         """Some of the nodes, in the same tiles."""
         part = copy.copy(self)
         part.block = replace(self.block, line=self.block.line[who])
-        part.n, part.table, part._all_rows = len(who), self.table.only(who), {}
+        part.table = self.table.only(who)
         for name in ("hashes", "lone", "rows_of", "capped", "present", "blind"):
             setattr(part, name, getattr(self, name)[who])
-        return part._by_tile(self.table.of_rows(who, np.full(len(who), ALL)).tile)
+        part.n = len(part.lone)
+        return part._by_tile(*at((self.tile, self.fold, self.count), self.tiles(who)))
 
-    def _by_tile(self, tile: Any) -> Nodes:
-        """With what stands by tile (those of own rows) and by fit."""
-        self.tile = tile
-        """(tiles,) where each of own rows stands in the table."""
-        self.fold, self.count = at((self.table.tiles.fold, self.table.tiles.count), tile)
+    def _by_tile(self, tile: Any, fold: Any, count: Any) -> Nodes:
+        """With what stands by tile (those of own rows)."""
+        self.tile, self.fold, self.count = tile, fold, count
+        """(tiles, ...) where own rows stand in the table, their folds and counts."""
         n_tiles = self.table.n_tiles
         self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
         self.node_of = self.tiles_of.number()
-        self.every, self.leave = _all_and_folds(self.n, self.n_folds)
-        """The node of each of the fits "all rows of every node, then without every fold"; the fold
-        that it leaves out."""
+        self._all_rows: dict[tuple[int, bool], Entries] = {}
         return self
+
+    def tiles(self, who: np.ndarray | slice) -> Any:
+        """The lines of some of the nodes in arrays by row."""
+        n_tiles = self.table.n_tiles
+        end = np.cumsum(n_tiles)
+        if isinstance(who, slice):
+            return slice(int(end[who.start] - n_tiles[who.start]), int(end[who.stop - 1]))
+        size = n_tiles[who]
+        return np.repeat(end[who] - np.cumsum(size), size) + np.arange(size.sum())
+
+    def in_parts(self, step: Callable[..., Tree], *by_node: Any) -> Tree:
+        """`step(part, who, *by_node)` for some of the nodes at a time, with their lines.
+
+        What it works out on the way is held for one part alone. It returns lines by node or by
+        tile, which are joined.
+        """
+        width = nodes_at_once()
+        if self.n <= width:
+            return step(self, slice(0, self.n), *by_node)
+        columns: list[list[Array]] = []
+        for first in range(0, self.n, width):
+            who = slice(first, min(first + width, self.n))
+            found = step(self.only(who), who, *at(by_node, who))
+            leaves, structure = jax.tree.flatten(found)
+            columns = columns or [[] for _ in leaves]
+            for column, leaf in zip(columns, leaves, strict=True):
+                column.append(leaf)
+        joined = []
+        while columns:  # one by one: no more than one is there twice
+            joined.append(xp.concatenate(columns.pop(0)))
+        return jax.tree.unflatten(structure, joined)
 
     def _folds(self, data: NodeData, n_folds: int) -> tuple[Array, int]:
         """Fold of every row: dealt out in an order drawn from seed, label and the row's rank."""
@@ -195,16 +229,18 @@ class Nodes:
         by_row = np.repeat(by_stretch, self.table.size // by_stretch.shape[1], axis=1)
         return np.asarray(self.per_node(by_row * self.count) / self.rows_of)[:, None]
 
-    def all_rows(self, times: int) -> Entries:
-        """Fits of all rows of every node, several times over."""
-        if times not in self._all_rows:
-            node = np.tile(np.arange(self.n), times)
-            self._all_rows[times] = self.table.of_rows(node, np.full(len(node), ALL))
-        return self._all_rows[times]
+    def all_rows(self, times: int, nodes_first: bool = False) -> Entries:
+        """Fits of all rows of every node, several times over; or each several times."""
+        kind = times, nodes_first
+        if kind not in self._all_rows:
+            again = np.repeat if nodes_first else np.tile
+            node = again(np.arange(self.n), times)
+            self._all_rows[kind] = self.table.of_rows(node, np.full(len(node), ALL))
+        return self._all_rows[kind]
 
-    def all_and_folds(self) -> Entries:
-        """Fits of all rows of every node, then without each fold."""
-        return self.table.of_rows(self.every, self.leave)
+    def all_and_folds(self) -> tuple[Any, Any]:
+        """Node and fold left out of fits of all rows of every node, then without each fold."""
+        return _all_and_folds(self.n, self.n_folds)
 
     def per_node(self, by_row: Array) -> Any:
         """Sums over the rows of every node."""
@@ -212,8 +248,11 @@ class Nodes:
 
     def likelihoods(self, densities: Array | list[Array], group: np.ndarray) -> Sum:
         """A sum of the log-likelihoods of own rows, from densities by row: (nodes, densities)."""
-        share, spread = _likelihoods(densities, self.count, self.tiles_of, self.rows_of)
-        return Sum(share, group, spread)
+        return to_add(self.log_likelihoods(densities), group)
+
+    def log_likelihoods(self, densities: Array | list[Array]) -> tuple[Any, Any]:
+        """(nodes, densities) of own rows, from densities by row; and how much a row's differ."""
+        return _likelihoods(densities, self.count, self.tiles_of, self.rows_of)
 
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
         """As `fits.fitted`."""
@@ -249,7 +288,8 @@ class Nodes:
         """EM from `theta` (a mixture per node) on own rows, and on own folds, beside a base."""
         entries, given = self.all_rows(1), (theta, base, nu, pseudo)
         if folds:
-            entries, given = self.all_and_folds(), at(given, self.every)
+            node, leave = self.all_and_folds()
+            entries, given = self.table.of_rows(node, leave), at(given, node)
         start, base, nu, pseudo = given
         more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
         return self.fitted(entries, start, nu, n_steps, **more).theta
@@ -325,20 +365,15 @@ def chosen(condition: Array, one: Any, other: Any) -> Any:
 
 
 @fused
-def by_node(condition: Array, node_of: Array, one: Array, other: Array) -> Any:
+def by_node(condition: Array, node_of: Array, one: Array | float, other: Array) -> Any:
     """By row `one` at the nodes where the condition holds, else `other`."""
     return xp.where(xp.asarray(condition)[node_of, None], one, other)
 
 
 @fused
 def pick(best: Array, trees: list[Any]) -> Any:
-    """Line by line that of the tree with the number `best`; a multiple of its lines, over again."""
-
-    def picked(*parts):
-        index = xp.tile(best, len(parts[0]) // len(best))
-        return xp.stack(parts)[index, xp.arange(len(index))]
-
-    return jax.tree.map(picked, *trees)
+    """Line by line that of the tree with the number `best`."""
+    return jax.tree.map(lambda *parts: xp.stack(parts)[best, xp.arange(len(best))], *trees)
 
 
 @fused
@@ -349,8 +384,27 @@ def stacked(trees: list[Any]) -> Any:
 
 @partial(fused, static_argnums=1)
 def repeated(tree: Tree, times: int) -> Tree:
-    """All lines, several times over."""
-    return jax.tree.map(lambda part: xp.tile(part, (times, *(1,) * (part.ndim - 1))), tree)
+    """(lines, times, ...): every line several times."""
+    return jax.tree.map(lambda part: xp.repeat(part[:, None], times, axis=1), tree)
+
+
+@partial(fused, static_argnums=1)
+def nodes_first(tree: Tree, n: int) -> Tree:
+    """(nodes, times, ...) from (times x nodes, ...)."""
+    split = lambda part: part.reshape(-1, n, *part.shape[1:])
+    return jax.tree.map(lambda part: xp.swapaxes(split(part), 0, 1), tree)
+
+
+@fused
+def nodes_last(tree: Tree) -> Tree:
+    """And back."""
+    return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)
+
+
+def to_add(log_likelihoods: tuple[Any, Any], group: np.ndarray) -> Sum:
+    """A sum of log-likelihoods."""
+    share, spread = log_likelihoods
+    return Sum(share, group, spread)
 
 
 def _counted(data: NodeData) -> NodeData:

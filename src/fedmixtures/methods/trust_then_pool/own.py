@@ -13,7 +13,7 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import at, replaced, xp
 from fedmixtures.methods.trust_then_pool.fits import best_of, quick
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, chosen, repeated
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, chosen, nodes_first
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
@@ -28,8 +28,6 @@ class Level:
 
     theta: Mixture
     """(nodes, ...)"""
-    folds: Mixture
-    """(folds x nodes, ...) the same, fitted without each fold."""
     density: Array
     """By row: out-of-fold log-density."""
     clusters: Mixture
@@ -39,31 +37,23 @@ class Level:
         """The same with the level `other` at the nodes where the condition holds."""
         return Level(
             chosen(condition, other.theta, self.theta),
-            chosen(repeated(condition, nodes.n_folds), other.folds, self.folds),
             by_node(condition, nodes.node_of, other.density, self.density),
             chosen(condition, other.clusters, self.clusters),
         )
 
-    def only(self, nodes: Nodes, part: Nodes, who: np.ndarray) -> Level:
+    def only(self, part: Nodes, who: np.ndarray) -> Level:
         """The level of some of the nodes."""
-        fold = _of_folds(nodes, who)
         theta, clusters = at((self.theta, self.clusters), who)
-        return Level(theta, at(self.folds, fold), self.density[part.tile], clusters)
+        return Level(theta, self.density[part.tile], clusters)
 
-    def put(self, nodes: Nodes, part: Nodes, who: np.ndarray, new: Level) -> Level:
+    def put(self, part: Nodes, who: np.ndarray, new: Level) -> Level:
         """The level with another at some of the nodes."""
         put = lambda old, fresh, at_: jax.tree.map(lambda a, b: replaced(a, at_, b), old, fresh)
         return Level(
             put(self.theta, new.theta, who),
-            put(self.folds, new.folds, _of_folds(nodes, who)),
             put(self.density, new.density, part.tile),
             put(self.clusters, new.clusters, who),
         )
-
-
-def _of_folds(nodes: Nodes, who: np.ndarray) -> np.ndarray:
-    """Lines of mixtures (folds x nodes, ...)."""
-    return (nodes.n * np.arange(nodes.n_folds)[:, None] + who).reshape(-1)
 
 
 class Release(eqx.Module):
@@ -75,14 +65,23 @@ class Release(eqx.Module):
     """(lines,) whether a silo's gate took components away, or all; None: nowhere."""
 
 
-def own_level(nodes: Nodes, nu: float, n_starts: int) -> Level:
-    """Step 1: MAP fits of all own rows and without each fold, the best of several fresh starts."""
-    entries, present = nodes.all_and_folds(), at(nodes.present, nodes.every)
-    keys = [nodes.keys(nodes.every, 2, nodes.leave + 1, start) for start in range(n_starts)]
-    short = best_of([nodes.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
-    found = nodes.fitted(entries, short.theta, nu, FIT_STEPS, sums=False).theta
-    theta, folds = nodes.halves(found)
-    return Level(theta, folds, nodes.out_of_fold(folds), theta)
+def own_level(nodes: Nodes, nu: float, n_starts: int) -> tuple[Level, Mixture]:
+    """Step 1: MAP fits of all own rows, the best of several fresh starts.
+
+    And (nodes, folds, ...) the same without each fold.
+    """
+
+    def fitted(part: Nodes, _: slice) -> tuple[Mixture, Mixture, Array]:
+        node, leave = part.all_and_folds()
+        entries, present = part.table.of_rows(node, leave), at(part.present, node)
+        keys = [part.keys(node, 2, leave + 1, start) for start in range(n_starts)]
+        short = best_of([part.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
+        found = part.fitted(entries, short, nu, FIT_STEPS, sums=False).theta
+        theta, folds = part.halves(found)
+        return theta, nodes_first(folds, part.n), part.out_of_fold(folds)
+
+    theta, folds, density = nodes.in_parts(fitted)
+    return Level(theta, density, theta), folds
 
 
 def released(nodes: Nodes, own: Level) -> Release:
@@ -117,7 +116,7 @@ class Heard:
         part.receiver, part.sender = number[self.receiver[edges]], self.sender[edges]
         return part, edges
 
-    def weight(self, nodes: Nodes, edges: np.ndarray, most: float) -> np.ndarray:
+    def weight(self, nodes: Nodes, edges: slice, most: float) -> np.ndarray:
         """Rows that the senders of `edges` count for at the receiver: at most `most` times."""
         own = nodes.rows_of[self.receiver[edges]]
         return np.minimum(self.rows[self.sender[edges]], most * own)

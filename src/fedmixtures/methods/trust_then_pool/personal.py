@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -20,7 +21,15 @@ from fedmixtures.kernels.arrays import counted, fused, lines_with, xp
 from fedmixtures.methods.base import Levels
 from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, chosen, pick, repeated
+from fedmixtures.methods.trust_then_pool.nodes import (
+    Nodes,
+    Units,
+    chosen,
+    nodes_first,
+    nodes_last,
+    pick,
+    repeated,
+)
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled, best_by
 from fedmixtures.mixture.covariance_types import TYPES
@@ -36,6 +45,8 @@ class Adapted:
     """The personal level, and what a fit needs to go on from it."""
 
     level: Level
+    folds: Mixture
+    """(nodes, folds, ...) the level, fitted without each fold."""
     base: Base
     pseudo: Array
     nu: Array
@@ -44,6 +55,7 @@ class Adapted:
 def personal_level(
     nodes: Nodes,
     own: Level,
+    own_folds: Mixture,
     everyone: Pooled,
     full: Pooled,
     held_by: tuple[float, ...],
@@ -55,17 +67,17 @@ def personal_level(
     component; weights are drawn to the others' by one row. By how many is what foretells the rows
     of the whole network best. Where totals were false, so that nothing comes of it, it is `own`.
     """
-    moved = [_moved(nodes, everyone, held) for held in held_by]
-    densities = [nodes.out_of_fold(folds) for _, _, folds in moved]
+    moved = [nodes.in_parts(partial(_moved, held_by=held), everyone) for held in held_by]
+    densities = [density for _, density in moved]
     told = nodes.likelihoods(densities, group)
     best = best_by((yield told), told.share)
-    base, theta, folds = pick(best, moved)
+    theta, folds = pick(best, [mixtures for mixtures, _ in moved])
     density, held = _of_best(best, nodes.node_of, densities, held_by)
-    start, beside = _start(nodes, full, held)
-    clusters = nodes.beside(start, beside, full.nu, start.weights, PERSONAL_STEPS, folds=False)
-    others = nodes.advanced(everyone.theta, everyone.rest, everyone.nu)
-    level = Level(theta, folds, density, clusters).but(nodes, _lost(theta), own)
-    return Adapted(level, base, others.weights, everyone.nu)
+    clusters = nodes.in_parts(_clusters, full, held)
+    others, base = nodes.in_parts(_start, everyone, held)
+    lost = _lost(theta)
+    level = Level(theta, density, clusters).but(nodes, lost, own)
+    return Adapted(level, chosen(lost, own_folds, folds), base, others.weights, everyone.nu)
 
 
 @fused
@@ -79,35 +91,58 @@ def _lost(theta: Mixture) -> Any:
     return ~xp.isfinite(theta.weights).all(1)
 
 
-def _moved(nodes: Nodes, pooled: Pooled, held_by: float) -> tuple[Base, Mixture, Mixture]:
-    """Base, mixtures of all rows, and of the folds."""
-    start, base = _start(nodes, pooled, held_by)
-    models = nodes.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
-    return base, *nodes.halves(models)
+def _moved(
+    part: Nodes, who: slice, pooled: Pooled, held_by: float
+) -> tuple[tuple[Mixture, Mixture], Any]:
+    """Mixtures of all rows and of the folds (nodes, folds, ...); densities."""
+    start, base = _start(part, who, pooled, held_by)
+    models = part.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
+    theta, folds = part.halves(models)
+    return (theta, nodes_first(folds, part.n)), part.out_of_fold(folds)
 
 
-def _start(nodes: Nodes, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
+def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
+    """Mixtures of all rows."""
+    start, base = _start(part, who, full, held_by)
+    return part.beside(start, base, full.nu, start.weights, PERSONAL_STEPS, folds=False)
+
+
+def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
     """The mixture of the others, and those of their rows that hold it."""
-    start = nodes.advanced(pooled.theta, pooled.rest, pooled.nu)
+    start = part.advanced(pooled.theta, pooled.rest, pooled.nu)
     return start, Base.of(pooled.theta, pooled.rest, held_by)
 
 
 def near_level(
-    nodes: Nodes, own: Level, heard: Heard, live: Array, blind: Array, nu: float
+    nodes: Nodes,
+    own: Level,
+    own_folds: Mixture,
+    heard: Heard,
+    live: Array,
+    blind: Array,
+    nu: float,
 ) -> Level:
     """Step 7: own rows with the releases of those listened to.
 
     `live` (edges,) chooses them for the fit of all rows; `blind` (folds, edges) for each fold,
     without a look at the rows of that fold.
     """
-    chosen_by = lines_with(_one_after_another([live, *blind]))
-    points = _points(chosen_by, heard.receiver, heard.sender, heard.rows, nodes.n)
-    entries = nodes.table.with_points(nodes.every, nodes.leave, *points)
-    start = _one_after_another([own.theta, own.folds])
-    found = nodes.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
-    alone = counted(points[0], len(nodes.every)) == 0
-    theta, folds = nodes.halves(chosen(alone, start, found))
-    return Level(theta, folds, nodes.out_of_fold(folds), theta)
+
+    def fitted(part: Nodes, who: slice, theta: Mixture, folds: Mixture) -> tuple[Mixture, Array]:
+        here = slice(*np.searchsorted(heard.receiver, (who.start, who.stop)))
+        chosen_by = lines_with(_one_after_another([live[here], *blind[:, here]]))
+        edges = heard.receiver[here] - who.start, heard.sender[here]
+        points = _points(chosen_by, *edges, heard.rows, part.n)
+        node, leave = part.all_and_folds()
+        entries = part.table.with_points(node, leave, *points)
+        start = _one_after_another([theta, nodes_last(folds)])
+        found = part.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
+        alone = counted(points[0], len(node)) == 0
+        theta, folds = part.halves(chosen(alone, start, found))
+        return theta, part.out_of_fold(folds)
+
+    theta, density = nodes.in_parts(fitted, own.theta, own_folds)
+    return Level(theta, density, theta)
 
 
 @fused
@@ -140,11 +175,11 @@ class Known:
     def pooled(self, nodes: Nodes) -> tuple[Level, Pooled]:
         """Everyone's level at a node whose rows are not in it: no fold is left out of it."""
         theta = self.everyone
-        folds = repeated(theta, nodes.n_folds)
         mass = self.rows * theta.weights
         second = mass[..., None, None] * theta.covariances
         rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
-        level = Level(theta, folds, nodes.out_of_fold(folds), theta)
+        folds = nodes_last(repeated(theta, nodes.n_folds))
+        level = Level(theta, nodes.out_of_fold(folds), theta)
         return level, Pooled(theta, rest, self.nu)
 
 

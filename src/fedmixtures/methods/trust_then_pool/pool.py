@@ -20,7 +20,14 @@ from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import at, fused, replaced, with_either, worth_selecting, xp
 from fedmixtures.methods.conversation import Groups, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, chosen, repeated
+from fedmixtures.methods.trust_then_pool.nodes import (
+    Nodes,
+    by_node,
+    chosen,
+    nodes_last,
+    repeated,
+    to_add,
+)
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, possible
@@ -66,19 +73,30 @@ def pooled_level(
     first, each, then = steps
     starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
-    level_of = lambda fit, total, nu: _without_own(nodes, own, fit, total, nu, alone)
     best = yield from _best(nodes, starts, group, strengths[0], first)
-    nu = np.repeat(strengths, nodes.n)
-    fit, total = repeated(best, len(strengths))
-    fit, total = yield from _stepped(nodes, fit, total, nu, group, each)
-    here = [slice(i * nodes.n, (i + 1) * nodes.n) for i in range(len(strengths))]
-    found = [level_of(*at((fit, total, nu), i)) for i in here]
-    told = nodes.likelihoods([level.density for level, _ in found], group)
+    best = repeated(best, len(strengths))
+    nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
+    del starts
+    fit, total = yield from _stepped(nodes, *best, nu, group, each)
+    del best
+
+    def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
+        """Log-likelihoods of held-out rows, with each strength."""
+        mine, each = own.density[nodes.tiles(who)], range(len(strengths))
+        found = [_without_own(part, who, *_number(i, (fit, total, nu)))[0] for i in each]
+        found = [by_node(alone, part.node_of, mine, density) for density in found]
+        return part.log_likelihoods(found)
+
+    told = to_add(nodes.in_parts(judged, fit, total, nu, alone), group)
     choice = best_by((yield told), told.share)
-    fit, total, nu = at((fit, total, nu), _line(choice))
+    at_full = _number(0, (fit, total, nu))
+    fit, total, nu = _of_choice(choice, (fit, total, nu))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
-    level, pooled = level_of(fit, total, nu)
-    full = _first_of(choice, pooled, found[0][1])
+    fit, total, nu = _number(0, (fit, total, nu))
+    density, rest = nodes.in_parts(_without_own, fit, total, nu)
+    level = Level(fit.theta, density, fit.theta).but(nodes, alone, own)
+    pooled = Pooled(level.theta, rest, nu)
+    full = _first_of(choice, pooled, _behind(*at_full, alone, own.theta))
     return replace(level, clusters=full.theta), pooled, full
 
 
@@ -94,21 +112,19 @@ def pooled_level_of_groups(
         return (yield from pooled_level(nodes, own, heard, groups, live, *more))[0]
     who = who if len(who) else np.zeros(1, np.int64)
     part, (of_part, edges) = nodes.only(who), heard.only(who, nodes.n)
-    given = part, own.only(nodes, part, who), of_part, Groups(*(of[who] for of in groups))
+    given = part, own.only(part, who), of_part, Groups(*(of[who] for of in groups))
     steps, reply = pooled_level(*given, np.asarray(live)[edges], *more), None
-    while True:
-        try:
-            request = steps.send(reply)
-        except StopIteration as end:
-            return own.put(nodes, part, who, end.value[0])
-        assert isinstance(request, Sum), "pooling asks for sums alone"
-        reply = yield replace(request, who=who)
+    try:
+        while True:  # pooling asks for sums alone
+            reply = yield replace(steps.send(reply), who=who)
+    except StopIteration as end:
+        return own.put(part, who, end.value[0])
 
 
 def _starts(
     nodes: Nodes, heard: Heard, own: Level, groups: Groups, live: Array, nu: float, salt: int
 ) -> Generator[Request, Any, tuple[Mixture, np.ndarray]]:
-    """Starts (starts, nodes, ...), the same for all members: leaders offer, a sum hands round.
+    """Starts (nodes, starts, ...), the same for all members: leaders offer, a sum hands round.
 
     A leader clusters the points of its own and its live neighbours' releases, and the last start is
     the first leader's release as it is, if it has all components: nothing but releases is in them.
@@ -129,7 +145,7 @@ def _starts(
         entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
         present = _present(nodes.present[leads], fit, heard.theta.weights, source)
-        best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys]).theta
+        best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys])
         np.logical_or.at(lost, fit, heard.lost[source])
     whole = ((heard.rows > 0) & ~heard.lost)[nodes.block.line]
     offers = _offers(release, best, lost, leads, groups.rank, whole)
@@ -160,15 +176,14 @@ def _offers(
 
 
 @fused
-def _filled(offered: Mixture, own: Mixture) -> tuple[Mixture, Any]:
-    """Starts (starts, nodes, ...), the first in place of what is none; whether there is any."""
-    starts = jax.tree.map(lambda part: xp.swapaxes(part, 0, 1), offered)
+def _filled(starts: Mixture, own: Mixture) -> tuple[Mixture, Any]:
+    """Starts (nodes, starts, ...), the first in place of what is none; whether there is any."""
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
-    known = there.any(0)
-    first = at(starts, (there.argmax(0), xp.arange(len(known))))
+    known = there.any(1)
+    first = at(starts, (xp.arange(len(known)), there.argmax(1)))
     spare = chosen(known, first, own)
     fill = lambda part, other: xp.where(
-        there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[None]
+        there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[:, None]
     )
     return jax.tree.map(fill, starts, spare), known
 
@@ -185,7 +200,7 @@ def _widened(theta: Mixture) -> Mixture:
 
 
 def _is_mixture(theta: Mixture) -> Any:
-    """Which of the stacked mixtures (starts, nodes, ...) can be such."""
+    """Which of the mixtures (nodes, starts, ...) can be such."""
     numbers = [part.reshape(*theta.weights.shape[:2], -1) for part in theta.parts]
     finite = (abs(xp.concatenate(numbers, axis=-1)) < MOST).all(-1)
     variances = xp.diagonal(theta.covariances, axis1=-2, axis2=-1)
@@ -198,20 +213,18 @@ def _best(
     nodes: Nodes, starts: Mixture, group: np.ndarray, nu: float, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
-    n_starts = len(starts.weights)
-    theta = _flat(starts)
-    strength = np.full(len(theta.weights), nu)
-    fit, total = yield from _total(nodes, theta, strength, group)
+    n_starts = starts.weights.shape[1]
+    strength = np.full((nodes.n, n_starts), nu)
+    fit = nodes.in_parts(_sums, starts, strength)
+    total = yield from _total(nodes, fit, group)
     fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
-    density = _by_start(nodes.densities(nodes.all_rows(n_starts), fit.theta), n_starts)
-    told = nodes.likelihoods(density, group)
-    return at((fit, total), _line(_best_start(fit, (yield told), total.mass)))
 
+    def judged(part: Nodes, _: slice, theta: Mixture) -> tuple[Any, Any]:
+        density = part.densities(part.all_rows(n_starts), nodes_last(theta))
+        return part.log_likelihoods(_by_start(density, n_starts))
 
-@fused
-def _flat(starts: Mixture) -> Mixture:
-    """(starts x nodes, ...)."""
-    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), starts)
+    told = to_add(nodes.in_parts(judged, fit.theta), group)
+    return _best_start(fit, total, (yield told))
 
 
 @partial(fused, static_argnums=1)
@@ -221,16 +234,22 @@ def _by_start(density: Array, n_starts: int) -> Any:
 
 
 @fused
-def _best_start(fit: Fit, log_likelihood: Array, mass: Array) -> Any:
-    """(nodes,) by the score of each, from totals (nodes, starts)."""
-    score = fit.score(log_likelihood.T.ravel(), mass.sum(-1))
-    return first_greatest(score.reshape(log_likelihood.shape[1], -1), axis=0)
+def _best_start(fit: Fit, total: Statistics, log_likelihood: Array) -> tuple[Fit, Statistics]:
+    """By the score of each, from totals (nodes, starts)."""
+    best = first_greatest(fit.score(log_likelihood, total.mass.sum(-1)))
+    return at((fit, total), (xp.arange(len(best)), best))
 
 
 @fused
-def _line(choice: Array) -> Any:
-    """Where each node's choice stands in (choices x nodes, ...)."""
-    return choice * len(choice) + xp.arange(len(choice))
+def _of_choice(choice: Array, tree: Any) -> Any:
+    """(nodes, 1, ...) that of each node's choice, from (nodes, choices, ...)."""
+    return at(tree, (xp.arange(len(choice))[:, None], choice[:, None]))
+
+
+@partial(fused, static_argnums=0)
+def _number(choice: int, tree: Any) -> Any:
+    """(nodes, ...) that of one choice, from (nodes, choices, ...)."""
+    return jax.tree.map(lambda part: xp.asarray(part)[:, choice], tree)
 
 
 @fused
@@ -242,35 +261,43 @@ def _first_of(choice: Array, pooled: Pooled, first: Pooled) -> Pooled:
 def _stepped(
     nodes: Nodes, fit: Fit, total: Statistics, nu: Array, group: np.ndarray, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
-    """EM by sums, from fits (several times nodes) whose totals are known."""
+    """EM by sums, from fits (nodes, several, ...) whose totals are known."""
     for _ in range(n_steps):
-        theta = _next(nodes, fit.theta, total, nu)
-        fit, total = yield from _total(nodes, theta, nu, group)
+        theta = fit.theta
+        del fit  # own statistics have been added up
+        fit = nodes.in_parts(_next_sums, theta, total, nu)
+        total = yield from _total(nodes, fit, group)
     return fit, total
 
 
-def _total(
-    nodes: Nodes, theta: Mixture, nu: Array, group: np.ndarray
-) -> Generator[Request, Any, tuple[Fit, Statistics]]:
-    """Own statistics under several mixtures per node (times x nodes), and their groups' totals."""
-    times = len(theta.weights) // nodes.n
-    fit = nodes.fitted(nodes.all_rows(times), theta, nu, 0)
-    by_node, covariances = _nodes_first((fit.own, theta.covariances), times)
-    total = yield Sum(by_node, group, covariances)
-    return fit, _nodes_last(total)
+def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any, Statistics]:
+    """Of the statistics of all members of a group."""
+    return (yield Sum(fit.own, group, fit.theta.covariances))
 
 
-@partial(fused, static_argnums=1)
-def _nodes_first(tree: Any, times: int) -> Any:
-    """(nodes, times, ...) from (times x nodes, ...)."""
-    split = lambda part: part.reshape(times, -1, *part.shape[1:])
-    return jax.tree.map(lambda part: xp.swapaxes(split(part), 0, 1), tree)
+def _next_sums(part: Nodes, who: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
+    """Own statistics after an M-step."""
+    several = theta.weights.shape[1]
+    return _sums(part, who, _apart(_next(part, *_together((theta, total, nu))), several), nu)
+
+
+def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:
+    """Own statistics under several mixtures (nodes, several, ...)."""
+    several = theta.weights.shape[1]
+    fit = part.fitted(part.all_rows(several, nodes_first=True), *_together((theta, nu)), 0)
+    return _apart(fit, several)
 
 
 @fused
-def _nodes_last(tree: Any) -> Any:
+def _together(tree: Any) -> Any:
+    """(nodes x several, ...) from (nodes, several, ...)."""
+    return jax.tree.map(lambda part: xp.asarray(part).reshape(-1, *part.shape[2:]), tree)
+
+
+@partial(fused, static_argnums=1)
+def _apart(tree: Any, several: int) -> Any:
     """And back."""
-    return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)
+    return jax.tree.map(lambda part: part.reshape(-1, several, *part.shape[1:]), tree)
 
 
 def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
@@ -316,12 +343,15 @@ def _beside(theta: Mixture, rest: Statistics, nu: Array) -> tuple[Base, Any, Any
 
 
 def _without_own(
-    nodes: Nodes, own: Level, fit: Fit, total: Statistics, nu: Array, alone: np.ndarray
-) -> tuple[Level, Pooled]:
-    """The level with out-of-fold densities: the others' sums stay, the own folds are left out."""
-    theta, mine = fit.theta, fit.own
-    rest = possible(_others(total, mine), FEW, LEAST)
-    base, nu, pseudo = _beside(theta, rest, nu)
-    folds = nodes.halves(nodes.beside(theta, base, nu, pseudo, 1))[1]
-    level = Level(theta, folds, nodes.out_of_fold(folds), theta).but(nodes, alone, own)
-    return level, Pooled(level.theta, rest, nu)
+    part: Nodes, _: slice, fit: Fit, total: Statistics, nu: Array
+) -> tuple[Array, Statistics]:
+    """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
+    rest = possible(_others(total, fit.own), FEW, LEAST)
+    folds = part.halves(part.beside(fit.theta, *_beside(fit.theta, rest, nu), 1))[1]
+    return part.out_of_fold(folds), rest
+
+
+def _behind(fit: Fit, total: Statistics, nu: Array, alone: np.ndarray, own: Mixture) -> Pooled:
+    """What stands behind a level; `own` where a node is alone."""
+    rest = possible(_others(total, fit.own), FEW, LEAST)
+    return Pooled(chosen(alone, own, fit.theta), rest, nu)

@@ -26,6 +26,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import xp
+from fedmixtures.kernels.dispatch import hand_back_memory
 from fedmixtures.methods.base import Account, Levels, Outcome, warn_of_retired
 from fedmixtures.methods.conversation import (
     Block,
@@ -37,7 +38,14 @@ from fedmixtures.methods.conversation import (
     Request,
 )
 from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units, pick, stacked
+from fedmixtures.methods.trust_then_pool.nodes import (
+    Nodes,
+    Units,
+    by_node,
+    common_units,
+    pick,
+    stacked,
+)
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import (
     Known,
@@ -47,9 +55,9 @@ from fedmixtures.methods.trust_then_pool.personal import (
 )
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, pooled_level_of_groups
 from fedmixtures.methods.trust_then_pool.weigh import (
+    LOWEST,
     at_home,
     evidence,
-    judged,
     prequential,
     weights,
 )
@@ -135,38 +143,46 @@ class TrustThenPool(Conversation):
         strengths = nu * np.array(self.strengths)
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
-        own = own_level(nodes, nu, self.n_starts)
-        rows = units.common(block.data).rows
-        heard = Heard(nodes, (yield Broadcast(released(nodes, own), rows)))
+        own, folds = own_level(nodes, nu, self.n_starts)
+        release = Broadcast(released(nodes, own), units.common(block.held).rows)
+        heard = Heard(nodes, (yield release))
+        del release
+        hand_back_memory(nodes.n)
 
         everybody = np.ones(len(block.receiver), dtype=bool)
         network = self._pooling(nodes, (yield Connect(everybody)))
         pooled = nodes, own, heard
         more = strengths, self.pool_steps
-        everyone, sums, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        personal = yield from personal_level(nodes, own, sums, full, self.held_by, network.label)
+        everyone, *sums = yield from pooled_level(*pooled, network, everybody, *more, 3)
+        hand_back_memory(nodes.n)
+        held = self.held_by, network.label
+        personal = yield from personal_level(nodes, own, folds, *sums, *held)
 
-        gain = gains(nodes, own, personal, heard, nu)
+        gain = gains(nodes, own, folds, personal, heard, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
         both, without = both_ways(listens, gain.without, returned)
         live = yield from inside(block, both, gain.mean)
+        near = near_level(nodes, own, folds, heard, live, without, nu)
+        told = {"gain": gain.mean, "listens": listens, "cut": both, "trusted": live}
+        personal, strength = personal.level, personal.nu
+        del folds, sums, gain, without  # no later step needs them
+        hand_back_memory(nodes.n)
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
         group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
         group = group.but(nodes, same, everyone)
-        near = near_level(nodes, own, heard, live, without, nu)
+        hand_back_memory(nodes.n)
 
-        found = own, near, personal.level, group, everyone
+        found = own, near, personal, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
         weight = yield from weights(nodes, density, network.label)
-        told = {"gain": gain.mean, "listens": listens, "cut": both, "trusted": live}
         edges = {name: np.asarray(of) for name, of in told.items()}
         edges["cut"] = edges["cut"] & ~edges["trusted"]
         return replace(
             self._weighed(nodes, units, found, density, weight),
-            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(sums.nu)},
+            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(strength)},
             edges=edges,
         )
 
@@ -175,32 +191,36 @@ class TrustThenPool(Conversation):
         nu = account.nodes.get("nu", np.full(len(rows), self.prior.strength))
         known = Known(levels, rows, nu, self.covariance_type)
         nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)
-        own = own_level(nodes, float(self.prior.strength), self.n_starts)
+        own, folds = own_level(nodes, float(self.prior.strength), self.n_starts)
         everyone, pooled = known.pooled(nodes)
-        moved = personal_level(nodes, own, pooled, pooled, self.held_by, nodes.lone)
+        moved = personal_level(nodes, own, folds, pooled, pooled, self.held_by, nodes.lone)
         found = own, own, by_oneself(moved).level, own, everyone
         density = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
         weight = at_home(nodes, density, known.weights[None])
         told = {"group": nodes.lone, "size": np.ones(1, np.int64), "nu": pooled.nu}
         return replace(self._weighed(nodes, known.units, found, density, weight), nodes=told)
 
-    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> Any:
-        """(levels, tiles, rows) out-of-fold densities of the levels that are weighed.
+    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> list[Any]:
+        """By row: out-of-fold densities of each of the levels that are weighed.
 
         Who lacks a feature must borrow it: levels made at home cannot be judged on it.
         """
-        densities = [found[LEVELS.index(name)].density for name in self.levels]
-        home = np.isin(self.levels, ("own", "near"))[:, None]
-        home = home | ((np.array(self.levels) == "group")[:, None] & alone)
-        blind = home & (nodes.blind & connected)
-        return judged(densities, blind, nodes.node_of)
+        density = [found[LEVELS.index(name)].density for name in self.levels]
+        blind = nodes.blind & connected
+        if not blind.any():
+            return density
+        home = {"own": blind, "near": blind, "group": blind & alone}
+        return [
+            by_node(home[name], nodes.node_of, LOWEST, level) if name in home else level
+            for name, level in zip(self.levels, density, strict=True)
+        ]
 
     def _weighed(
         self,
         nodes: Nodes,
         units: Units,
         found: tuple[Level, ...],
-        density: Array,
+        density: list[Array],
         weight: Array,
     ) -> Outcome:
         """Step 9, and all levels in the user's units."""

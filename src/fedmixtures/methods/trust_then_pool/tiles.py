@@ -30,6 +30,8 @@ from fedmixtures.methods.trust_then_pool.batches import ALL, Entries, Tiles
 
 TILE_SIZES = (32, 64, 128, 256)
 """Rows in a tile: which of them depends on how many rows nodes have."""
+LARGE = 1 << 16
+"""Tiles from which on room for twice as many would be felt."""
 NO_FOLD = -2
 """Fold of padding and of points that are no rows."""
 
@@ -83,7 +85,7 @@ class TileTable:
             per_fit=1 << (int(np.median(self.n_tiles)).bit_length() - 1),
         )
 
-    def only(self, who: np.ndarray) -> TileTable:
+    def only(self, who: np.ndarray | slice) -> TileTable:
         """The same tiles, of some of the nodes."""
         part = copy.copy(self)
         part.n_tiles, part.first = self.n_tiles[who], self.first[who]
@@ -235,5 +237,7 @@ def _with_points(
 
 
 def _room(n: int) -> int:
-    """The next power of two: one more node rarely means a new program."""
-    return 1 << max(n - 1, 1).bit_length()
+    """The next power of two, or eighth of a large one: one more node rarely means a new program."""
+    power = 1 << max(n - 1, 1).bit_length()
+    step = power if power <= LARGE else power // 8
+    return -(-n // step) * step

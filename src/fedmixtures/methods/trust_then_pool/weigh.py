@@ -10,12 +10,13 @@ that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import Stretches, fused, xp
+from fedmixtures.kernels.arrays import Stretches, at, fused, xp
 from fedmixtures.methods.conversation import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
@@ -35,17 +36,17 @@ LOWEST = -1e3
 """What a density that is no number, or less than this, counts as."""
 
 
-def weights(nodes: Nodes, density: Array, group: np.ndarray) -> Generator[Request, Any, Any]:
-    """(nodes, levels), from out-of-fold densities (levels, tiles, rows); sums over `group`."""
-    rows = _Rows(nodes, density)
-    told = nodes.likelihoods(usable(density), group)
-    shares = {"evidence": told.share, "rows": nodes.rows_of}
-    spread = {"evidence": told.spread, "rows": np.ones(nodes.n)}
+def weights(nodes: Nodes, density: list[Array], group: np.ndarray) -> Generator[Request, Any, Any]:
+    """(nodes, levels), from the levels' out-of-fold densities by row; sums over `group`."""
+    likely = lambda part, who: part.log_likelihoods(_usable(at(density, nodes.tiles(who))))
+    told, spread = nodes.in_parts(likely)
+    shares = {"evidence": told, "rows": nodes.rows_of}
+    spread = {"evidence": spread, "rows": np.ones(nodes.n)}
     network = found = _first((yield Sum(shares, group, spread)))
     for _ in range(ROUNDS):
-        found = rows.fitted(network, found, FEW_STEPS)
-        network = _grown(network, (yield Sum(rows.shares(found), group)))
-    return rows.fitted(network, network, STEPS)
+        found, shares = _fitted(nodes, density, network, found, FEW_STEPS)
+        network = _grown(network, (yield Sum(shares, group)))
+    return _fitted(nodes, density, network, network, STEPS)[0]
 
 
 @fused
@@ -62,33 +63,33 @@ def _grown(network: Array, total: Array) -> Any:
     return network / network.sum(-1, keepdims=True)
 
 
-def at_home(nodes: Nodes, density: Array, network: Array) -> Any:
+def at_home(nodes: Nodes, density: list[Array], network: Array) -> Any:
     """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
-    return _Rows(nodes, density).fitted(network, network, STEPS)
+    return _fitted(nodes, density, network, network, STEPS)[0]
 
 
-class _Rows:
-    """How likely every row is under each level, as a share of the likeliest."""
+def _fitted(
+    nodes: Nodes, density: list[Array], network: Array, found: Array, n_steps: int
+) -> tuple[Any, Any]:
+    """EM of every node's own weights from `found`, shrunk to the network's.
 
-    def __init__(self, nodes: Nodes, density: Array):
-        self.relative = _relative(density)
-        """(levels, tiles, rows)"""
-        self.count, self.node_of, self.tiles_of = nodes.count, nodes.node_of, nodes.tiles_of
+    And (nodes, levels) rows that each level explains under them.
+    """
 
-    def fitted(self, network: Array, found: Array, n_steps: int) -> Any:
-        """EM of every node's own weights from `found`, shrunk to the network's."""
+    def steps(part: Nodes, who: slice, network: Array, found: Array) -> tuple[Any, Any]:
+        relative = _relative(at(density, nodes.tiles(who)))
+        shares = partial(_shares, relative, part.count, part.node_of, part.tiles_of)
         for _ in range(n_steps):
-            found = _shrunk(self.shares(found), network)
-        return found
+            found = _shrunk(shares(found), network)
+        return found, shares(found)
 
-    def shares(self, by_node: Array) -> Any:
-        """(nodes, levels) rows that each level explains, under these weights."""
-        return _shares(self.relative, self.count, self.node_of, self.tiles_of, by_node)
+    return nodes.in_parts(steps, network, found)
 
 
 @fused
-def _relative(density: Array) -> Any:
-    table = usable(density)
+def _relative(density: list[Array]) -> Any:
+    """(levels, tiles, rows) how likely every row is under each level, by the likeliest."""
+    table = usable(xp.stack(density))
     return xp.exp(table - table.max(0))
 
 
@@ -121,9 +122,8 @@ def _first(total: dict[str, Any]) -> Any:
 
 
 @fused
-def judged(densities: list[Array], blind: Array, node_of: Array) -> Any:
-    """(levels, tiles, rows), as very unlikely at nodes (levels, nodes) that cannot be judged."""
-    return xp.where(xp.asarray(blind)[:, node_of, None], LOWEST, xp.stack(densities))
+def _usable(densities: list[Array]) -> list[Any]:
+    return [usable(density) for density in densities]
 
 
 @fused
@@ -132,15 +132,15 @@ def usable(density: Array) -> Any:
     return xp.maximum(xp.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
 
 
-def evidence(nodes: Nodes, density: Array) -> np.ndarray:
+def evidence(nodes: Nodes, density: list[Array]) -> np.ndarray:
     """(nodes, levels) mean out-of-fold log-density of own rows."""
     return np.asarray(_totals(density, nodes.count, nodes.tiles_of)) / nodes.rows_of[:, None]
 
 
 @fused
-def _totals(density: Array, count: Array, tiles_of: Stretches) -> Any:
+def _totals(density: list[Array], count: Array, tiles_of: Stretches) -> Any:
     """(nodes, levels) log-likelihoods."""
-    totals = [tiles_of.sums((part * count).sum(-1)) for part in usable(density)]
+    totals = [tiles_of.sums((part * count).sum(-1)) for part in map(usable, density)]
     return xp.stack(totals, axis=-1)
 
 
