@@ -138,7 +138,11 @@ def stretch_sums(
 
     def add(values: jax.Array, step: Any) -> jax.Array:
         there = (line + step < end).reshape(-1, *(1,) * (values.ndim - 1))
-        return join(values, jnp.where(there, jnp.roll(values, -step, axis=0), nothing))
+        if isinstance(step, int):
+            other = jnp.roll(values, -step, axis=0)
+        else:
+            other = values[jnp.minimum(line + step, len(line) - 1)]
+        return join(values, jnp.where(there, other, nothing))
 
     if doublings is not None:
         for power in range(doublings):
@@ -177,7 +181,8 @@ def _ascending(key: jax.Array) -> jax.Array:
         return key
     unsigned, signed = (jnp.dtype(f"{name}{size}") for name in ("uint", "int"))
     if kind == "f":
-        key = jnp.where(jnp.isnan(key), jnp.nan, key + 0.0)  # one zero, one that is no number
+        # One zero, and one that is no number; a compiler would leave out an added zero.
+        key = jnp.where(jnp.isnan(key), jnp.nan, jnp.where(key == 0, 0.0, key))
         key = jax.lax.bitcast_convert_type(key, signed)
         key = jnp.where(key < 0, key ^ jnp.iinfo(signed).max, key)
     return jax.lax.bitcast_convert_type(key, unsigned) ^ unsigned.type(1 << (size - 1))
