@@ -7,6 +7,7 @@ import pytest
 import fedmixtures as fm
 from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.run import once
 from fedmixtures.graph.network import as_network
 from fedmixtures.kernels import arrays, dispatch
 from fedmixtures.mixture.arithmetic import double
@@ -53,11 +54,53 @@ def test_lines_are_put_in_place(on_device):
     assert arrays.counted(jax.numpy.asarray([2, 0, 2]), 4).tolist() == [1, 0, 2, 0]
 
 
+def test_an_order_is_that_of_numpy(on_device):
+    rng = np.random.default_rng(2)
+    keys = [
+        rng.choice([-1.5, -0.0, 0.0, 2.0, np.nan, -np.inf], size=60),
+        rng.integers(-3, 3, size=60),
+        rng.choice(np.array([0, 1 << 63, 5], np.uint64), size=60),
+    ]
+    for used in (keys[:1], keys[1:], keys):
+        np.testing.assert_array_equal(arrays.in_order_of(*used), np.lexsort(used))
+
+
+def test_flags_are_found_and_counted(on_device):
+    flags = np.array([True, False, True, True])
+    assert arrays.lines_with(flags).tolist() == [0, 2, 3]
+    assert arrays.tally(flags, np.array([1, 1, 0, 1]), 3).tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("degree", [0.5, 3.0])
+def test_flooding_finds_the_groups_that_a_search_finds(on_device, degree):
+    rng = np.random.default_rng(3)
+    n, e = 40, int(20 * degree)
+    ends = np.stack([rng.integers(n, size=e), rng.integers(n, size=e)])
+    receiver, sender = np.concatenate([ends, ends[::-1]], axis=1)
+    order = np.lexsort((sender, receiver))
+    receiver, sender = receiver[order], sender[order]
+    hashes = rng.integers(1 << 60, size=n, dtype=np.uint64)
+    live = np.ones(len(order), dtype=bool)
+    root, depth = once._flooded(live, receiver, sender, hashes)
+    wanted, far = once._searched(sender, np.bincount(receiver, minlength=n), hashes)
+    np.testing.assert_array_equal(root, wanted)
+    assert depth == far > 0
+
+
+def test_a_long_chain_is_searched(on_device):
+    n = once.FLOOD_ROUNDS + 50
+    receiver = np.repeat(np.arange(n), 2)[1:-1]
+    sender = receiver + np.tile([1, -1], n - 1)
+    hashes = np.arange(n, dtype=np.uint64)
+    assert once._flooded(np.ones(len(sender), bool), receiver, sender, hashes) is None
+
+
 @pytest.mark.slow  # a minute: on a CPU every operation of it is compiled
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_fit_whose_arrays_stay_on_the_device_is_the_same(monkeypatch, dtype):
+@pytest.mark.parametrize(("dtype", "gaps"), [("float64", 0), ("float32", 0), ("float64", 40)])
+def test_a_fit_whose_arrays_stay_on_the_device_is_the_same(monkeypatch, dtype, gaps):
     scenario = shifted_blocks(n_blocks=2, nodes_per_block=4, n_components=3, n_train=45, seed=1)
     rows = np.delete(scenario.X, slice(0, 20), axis=0)  # nodes of unequal size
+    rows[np.arange(gaps) * 7, 0] = np.nan
     data = NodeData.from_rows(rows, np.delete(scenario.nodes, slice(0, 20)))
     network = as_network("full", data.labels).aligned(data.labels)
     fit = lambda: fm.solve("trust", data, network, n_components=3, dtype=dtype)

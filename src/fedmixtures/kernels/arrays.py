@@ -124,8 +124,10 @@ def _stretches_summed(stretches: Stretches, values: jax.Array, dtype: Any) -> ja
     return stretch_sums(values, stretches.end)[stretches.first]
 
 
-def stretch_sums(values: Array, end: Array, doublings: int | None = None) -> jax.Array:
-    """For every line the sum from there to the end of its stretch.
+def stretch_sums(
+    values: Array, end: Array, doublings: int | None = None, join: Any = jnp.add, nothing: Any = 0
+) -> jax.Array:
+    """For every line the sum from there to the end of its stretch, or what else `join` makes.
 
     `end` (lines,) is where the stretch of each line ends. Each pass adds the sum of as many lines
     again: an order that nothing else changes. There are as many passes as the longest stretch
@@ -136,7 +138,11 @@ def stretch_sums(values: Array, end: Array, doublings: int | None = None) -> jax
 
     def add(values: jax.Array, step: Any) -> jax.Array:
         there = (line + step < end).reshape(-1, *(1,) * (values.ndim - 1))
-        return values + jnp.where(there, jnp.roll(values, -step, axis=0), 0)
+        if isinstance(step, int):
+            other = jnp.roll(values, -step, axis=0)
+        else:
+            other = values[jnp.minimum(line + step, len(line) - 1)]
+        return join(values, jnp.where(there, other, nothing))
 
     if doublings is not None:
         for power in range(doublings):
@@ -175,7 +181,8 @@ def _ascending(key: jax.Array) -> jax.Array:
         return key
     unsigned, signed = (jnp.dtype(f"{name}{size}") for name in ("uint", "int"))
     if kind == "f":
-        key = jnp.where(jnp.isnan(key), jnp.nan, key + 0.0)  # one zero, one that is no number
+        # One zero, and one that is no number; a compiler would leave out an added zero.
+        key = jnp.where(jnp.isnan(key), jnp.nan, jnp.where(key == 0, 0.0, key))
         key = jax.lax.bitcast_convert_type(key, signed)
         key = jnp.where(key < 0, key ^ jnp.iinfo(signed).max, key)
     return jax.lax.bitcast_convert_type(key, unsigned) ^ unsigned.type(1 << (size - 1))

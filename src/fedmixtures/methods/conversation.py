@@ -5,12 +5,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.kernels.arrays import xp
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
 from fedmixtures.mixture.mixture import Mixture
 
@@ -35,6 +37,13 @@ class Block:
     neighbour: np.ndarray  # (edges,) `label_hash` of the node that is heard
     reverse: np.ndarray
     """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
+
+    @cached_property
+    def held(self) -> NodeData:
+        """`data` where a fit works with it: rows are copied to a GPU once."""
+        data = self.data
+        rows, weights = xp.asarray(data.rows), xp.asarray(data.row_weights)
+        return NodeData(data.labels, rows, weights, data.offsets, data.source_index)
 
 
 @dataclass(frozen=True)

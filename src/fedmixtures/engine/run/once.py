@@ -18,8 +18,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
 WIDTH = 36
 """Numbers of a node in one sum on a device: one program for all kinds of sums."""
+FLOOD_ROUNDS = 100
+"""In which labels flood a network on a device; where they need more (chains), it is searched."""
 BYTES = 8
 """A label on the wire, or a number of a method that is done at once."""
 
@@ -113,28 +117,21 @@ class InProcess:
         return at(message, self._reverse)
 
     def _connect(self, live: np.ndarray) -> Groups:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import connected_components
-
-        block, n = self.block, self.block.data.n_nodes
+        block, n, hashes = self.block, self.block.data.n_nodes, self.block.data.label_hashes
         both = live & live[block.reverse]
         degree = np.bincount(block.receiver[both], minlength=n)
-        begin = np.concatenate([[0], np.cumsum(degree)])  # edges are sorted by receiver
-        neighbour = block.sender[both]
-        graph = csr_array((np.ones(len(neighbour), np.int8), neighbour, begin), (n, n))
-        _, component = connected_components(graph, directed=False)
-        hashes = block.data.label_hashes
-        order = np.asarray(in_order_of(hashes, component))
-        first = np.flatnonzero(np.diff(component[order], prepend=-1))
-        roots, sizes = order[first], np.bincount(component)
-        depth = _depth(graph, roots)
+        found = None
+        if dispatch.keeps_on_device():
+            found = _flooded(both, block.receiver, block.sender, hashes)
+        root, depth = found or _searched(block.sender[both], degree, hashes)
+        sizes = np.bincount(root, minlength=n)
         flood = depth * BYTES * degree
-        back = BYTES * (sizes[component] > 1)
+        back = BYTES * (sizes[root] > 1)
         self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
-        label = (hashes[roots] >> np.uint64(1)).astype(np.int64)  # without a sign
+        label = (hashes[root] >> np.uint64(1)).astype(np.int64)  # without a sign
         rank = np.empty(n, dtype=np.int64)
-        rank[np.asarray(in_order_of(hashes, -degree, component))] = np.arange(n)
-        return Groups(label[component], sizes[component], rank - first[component])
+        rank[np.asarray(in_order_of(hashes, -degree, root))] = np.arange(n)
+        return Groups(label, sizes[root], rank - (np.cumsum(sizes) - sizes)[root])
 
     @cached_property
     def _degree(self) -> np.ndarray:
@@ -258,6 +255,50 @@ def _bytes(message: Any) -> int:
     """Bytes of the message of one node, or over one edge."""
     parts = jax.tree.leaves(message)
     return sum(int(np.prod(part.shape[1:])) * part.dtype.itemsize for part in parts)
+
+
+def _flooded(
+    live: np.ndarray, receiver: np.ndarray, sender: np.ndarray, hashes: np.ndarray
+) -> tuple[np.ndarray, int] | None:
+    """As `_searched`, as nodes would do it: on a device, if it ends after some rounds."""
+    order = np.asarray(in_order_of(hashes))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    least, rounds = _flood(live, receiver, sender, rank)
+    return (order[np.asarray(least)], int(rounds) - 1) if rounds < FLOOD_ROUNDS else None
+
+
+@jax.jit
+def _flood(live: Array, receiver: Array, sender: Array, rank: Array) -> tuple[Any, Any]:
+    """The least rank that reaches every node over live edges; rounds, the last of which is idle."""
+
+    def spread(carry):
+        least, rounds, _ = carry
+        heard = jnp.where(live, least[sender], jnp.iinfo(least.dtype).max)
+        heard = jax.ops.segment_min(heard, receiver, len(rank), indices_are_sorted=True)
+        return jnp.minimum(least, heard), rounds + 1, (heard < least).any()
+
+    begin = jnp.asarray(rank), jnp.int32(0), jnp.bool_(True)
+    go_on = lambda carry: carry[2] & (carry[1] < FLOOD_ROUNDS)
+    return jax.lax.while_loop(go_on, spread, begin)[:2]
+
+
+def _searched(
+    neighbour: np.ndarray, degree: np.ndarray, hashes: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """The node of each one's group whose label has the least hash; how far the farthest is from it.
+
+    `neighbour` (live edges,) in the order of the receivers, who have `degree` of them.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    n, begin = len(degree), np.concatenate([[0], np.cumsum(degree)])
+    graph = csr_array((np.ones(len(neighbour), np.int8), neighbour, begin), (n, n))
+    _, component = connected_components(graph, directed=False)
+    order = np.lexsort((hashes, component))
+    roots = order[np.flatnonzero(np.diff(component[order], prepend=-1))]
+    return roots[component], _depth(graph, roots)
 
 
 def _depth(graph: csr_array, roots: np.ndarray) -> int:

@@ -24,6 +24,7 @@ from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import (
     TileRows,
     log_joints,
+    owner_least,
     owner_sums,
     statistics,
     tile_log_density,
@@ -265,8 +266,8 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
 
     A row's draw depends on the fit's key and the row's place in the fit alone, not on the batch.
     """
-    x, count, b = tiles.x[work.tile], _counts(tiles, work), len(keys)
-    add = owner_sums(work.owner, b, work.doublings)
+    x, count = tiles.x[work.tile], _counts(tiles, work)
+    add, least = (of(work.owner, len(keys), work.doublings) for of in (owner_sums, owner_least))
     if tiles.observed is not None:  # a centre is a whole row, where there is one
         whole = tiles.observed[work.tile].all(-1)
         whole = jnp.where(jnp.repeat(whole, count.shape[1] // whole.shape[1], 1), count, 0.0)
@@ -283,7 +284,7 @@ def _centres(tiles: Tiles, work: Work, keys, k: int) -> jax.Array:
         pull = jnp.where(some, pull, count)
         running = pull > 0
         time = jnp.where(running, -jnp.log(uniform) / jnp.where(running, pull, 1.0), jnp.inf)
-        first = jax.ops.segment_min(time.min(-1), work.owner, b, indices_are_sorted=True)
+        first = least(time.min(-1))
         won = (time == first[work.owner][:, None]) & running
         centre = add(jnp.where(won[..., None], x, 0.0).sum(1))
         centre = centre / jnp.maximum(add(won.sum(-1)), 1)[:, None].astype(x.dtype)

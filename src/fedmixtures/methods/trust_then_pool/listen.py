@@ -56,14 +56,14 @@ def gains(
     """
     n_edges, at_once = len(heard.receiver), edges_at_once()
     better = _better(own.density, personal.level.density, nodes.count, nodes.tiles_of)
-    coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
     known = by_node(better, nodes.node_of, own.density, personal.level.density)
     parts = [xp.zeros((nodes.n_folds, 0))]
     for first in range(0, n_edges, at_once):
-        part = np.arange(first, min(first + at_once, n_edges))
+        part = slice(first, min(first + at_once, n_edges))
         parts.append(_gains(nodes, folds, personal, heard, nu, better, known, part))
     by_fold = _side_by_side(parts)
-    if coarse.any():
+    if heard.lost.any():
+        coarse = heard.lost[heard.sender] | heard.lost[nodes.block.line[heard.receiver]]
         judged = np.zeros((nodes.n_folds, n_edges))
         judged[:, coarse] = _not_worse(nodes, own, heard, np.flatnonzero(coarse))
         by_fold = xp.where(coarse, judged, by_fold)
@@ -105,7 +105,7 @@ def _gains(nodes, folds, personal, heard, nu, better, known, edges) -> Any:
     rows = nodes.table.of_rows(node, np.full(len(node), ALL))
     density = nodes.densities(rows, theta)
     gain = _gain(density, known, nodes.fold, nodes.count, rows.tile, leave, rows.owner)
-    return rows.sums(gain).reshape(nodes.n_folds, len(edges))
+    return rows.sums(gain).reshape(nodes.n_folds, -1)
 
 
 @fused

@@ -82,8 +82,8 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
 
     Of the cells that are there; a feature that nobody has seen keeps its unit.
     """
-    data = block.data
-    table = xp.asarray(data.rows), xp.asarray(data.row_weights)
+    data = block.held
+    table = data.rows, data.row_weights
     rows_of = Stretches(data.offsets[:-1], len(data.rows))
     shares, spreads, spread = _cells(*table, rows_of)
     total = at((yield Sum(shares, None, spreads)), slice(0, 1))
@@ -130,7 +130,7 @@ class Nodes:
         ridge: float,
         covariance_type: str = "full",
     ):
-        data = distinct_rows_of_all(units.common(_counted(block.data)))
+        data = distinct_rows_of_all(units.common(_counted(block.held)))
         self.block, self.ridge, self.covariance_type = block, ridge, covariance_type
         self.n, self.hashes = data.n_nodes, block.data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)

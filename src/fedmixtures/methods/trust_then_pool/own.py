@@ -116,7 +116,7 @@ class Heard:
         part.receiver, part.sender = number[self.receiver[edges]], self.sender[edges]
         return part, edges
 
-    def weight(self, nodes: Nodes, edges: np.ndarray, most: float) -> np.ndarray:
+    def weight(self, nodes: Nodes, edges: slice, most: float) -> np.ndarray:
         """Rows that the senders of `edges` count for at the receiver: at most `most` times."""
         own = nodes.rows_of[self.receiver[edges]]
         return np.minimum(self.rows[self.sender[edges]], most * own)

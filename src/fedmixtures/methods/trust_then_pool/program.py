@@ -144,7 +144,7 @@ class TrustThenPool(Conversation):
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
         own, folds = own_level(nodes, nu, self.n_starts)
-        release = Broadcast(released(nodes, own), units.common(block.data).rows)
+        release = Broadcast(released(nodes, own), units.common(block.held).rows)
         heard = Heard(nodes, (yield release))
         del release
         hand_back_memory(nodes.n)
