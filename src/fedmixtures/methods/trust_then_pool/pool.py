@@ -212,8 +212,7 @@ def _best(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
     n_starts = starts.weights.shape[1]
-    strength = np.full((nodes.n, n_starts), nu)
-    how = strength, group
+    how = np.full((nodes.n, n_starts), nu), group
     fit, total = yield from _stepped(
         nodes, *(yield from _begun(nodes, starts, *how)), *how, n_steps
     )
