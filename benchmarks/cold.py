@@ -10,43 +10,77 @@ import tempfile
 import time
 from pathlib import Path
 
-HELP = str(Path(sys.executable).with_name("fedmixtures"))
-FIT = """
+COMMAND = str(Path(sys.executable).with_name("fedmixtures"))
+ROWS = """
 import numpy as np
-from fedmixtures import NetworkGaussianMixture
 rng = np.random.default_rng(0)
 n, m, d, k = {shape}
 X = rng.normal(size=(n * m, d)) + 4 * rng.integers(0, k, (n * m, 1))
-model = NetworkGaussianMixture(k, graph={graph!r}, method={method!r}, random_state=0)
-model.fit(X, nodes=np.repeat(np.arange(n), m))
+nodes = np.repeat(np.arange(n), m)
 """
+ESTIMATOR = """
+from fedmixtures import NetworkGaussianMixture
+NetworkGaussianMixture(k, graph={graph!r}, method={method!r}, random_state=0).fit(X, nodes=nodes)
+"""
+SOLVE = """
+from fedmixtures import solve
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.estimators.resolve import resolve_graph
+data = NodeData.from_rows(X, nodes)
+solve({method!r}, data, resolve_graph({graph!r}, data), n_components=k)
+"""
+TABLE = """
+import sys
+names = ",".join(["node", *(f"x{{i}}" for i in range(d))])
+rows = np.column_stack([nodes, X])
+np.savetxt(sys.argv[1], rows, "%.17g", ",", header=names, comments="")
+"""
+MMD = {"shape": (15, 50, 2, 5), "graph": "full", "method": "gtv-mmd"}
+TRUST = {"shape": (15, 50, 2, 5), "graph": "knn:5", "method": "trust"}
 FITS = {
-    "gtv-mmd 15 x 50": {"shape": (15, 50, 2, 5), "graph": "full", "method": "gtv-mmd"},
-    "trust 15 x 50": {"shape": (15, 50, 2, 5), "graph": "knn:5", "method": "trust"},
-    "trust 30 x 200, 8 features": {"shape": (30, 200, 8, 4), "graph": "knn:5", "method": "trust"},
-    "trust 200 x 100, 4 features": {"shape": (200, 100, 4, 3), "graph": "knn:5", "method": "trust"},
+    "gtv-mmd 15 x 50": (ESTIMATOR, MMD),
+    "gtv-mmd 15 x 50 by solve": (SOLVE, MMD),
+    "gtv-mmd 15 x 50 by fedmixtures fit": (None, MMD),
+    "trust 15 x 50": (ESTIMATOR, TRUST),
+    "trust 15 x 50 by solve": (SOLVE, TRUST),
+    "trust 15 x 50 by fedmixtures fit": (None, TRUST),
+    "trust 30 x 200, 8 features": (ESTIMATOR, TRUST | {"shape": (30, 200, 8, 4)}),
+    "trust 200 x 100, 4 features": (ESTIMATOR, TRUST | {"shape": (200, 100, 4, 3)}),
 }
+"""By the estimator, by `solve`, or by the command line with its comparisons and its report."""
 IMPORTS = "import jax, sklearn.mixture; jax.numpy.zeros(1)"
 
 
 def cold(repetitions: int) -> dict:
     """Wall and CPU seconds of new processes."""
-    found = {"help": [_timed([HELP, "--help"]) for _ in range(repetitions)]}
+    found = {"help": [_timed([COMMAND, "--help"]) for _ in range(repetitions)]}
     found["importing JAX and scikit-learn"] = [
         _timed([sys.executable, "-c", IMPORTS]) for _ in range(repetitions)
     ]
-    for name, fit in FITS.items():
+    for name, (code, fit) in FITS.items():
         first, second = f"{name}, empty cache", f"{name}, filled cache"
         found |= {first: [], second: []}
         for _ in range(repetitions):
             with tempfile.TemporaryDirectory() as folder:
-                for times in (found[first], found[second]):
-                    command = [sys.executable, "-c", FIT.format(**fit)]
-                    times.append(_timed(command, {"XDG_CACHE_HOME": folder}))
+                for which in (first, second):
+                    command = _command(code, fit, Path(folder) / which)
+                    found[which].append(_timed(command, {"XDG_CACHE_HOME": folder}))
     for name, times in found.items():
         wall, cpu = (sorted(t[key] for t in times) for key in ("wall", "cpu"))
         print(f"{name}: wall {wall[0]:.2f} to {wall[-1]:.2f} s, CPU {cpu[0]:.2f} s")
     return found
+
+
+def _command(code: str | None, fit: dict, run: Path) -> list[str]:
+    """A fit in a new process; without code by `fedmixtures fit`, into a new folder."""
+    rows = ROWS.format(**fit)
+    if code is not None:
+        return [sys.executable, "-c", rows + code.format(**fit)]
+    table = run.with_name("table.csv")
+    subprocess.run([sys.executable, "-c", rows + TABLE.format(), str(table)], check=True)
+    k, graph, method = str(fit["shape"][-1]), fit["graph"], fit["method"]
+    how = ["--k", k, "--graph", graph, "--method", method, "--out", str(run)]
+    return [COMMAND, "fit", str(table), "--nodes", "node", *how]
 
 
 def _timed(command: list[str], more: dict[str, str] | None = None) -> dict[str, float]:

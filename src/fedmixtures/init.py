@@ -23,6 +23,7 @@ from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 
 BATCHED_FROM = 200  # nodes from which on compiling the batched program pays
+MANY_ROWS = 50_000  # from which on a fit of one node gains from threads
 FEW_ROWS = 2000  # up to so many NumPy is about as fast as scikit-learn
 APART = 1e-8  # how far rows are moved, in standard deviations of a feature
 
@@ -81,12 +82,10 @@ class KMeansStart:
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
         if seeds is not None:
             return mixtures_of_many(data, n_components, seeds, self.n_init, ridge)
-        # Threads cost more than they bring on rows this few, much more on a busy machine.
-        with threadpool_limits(1, user_api="openmp"):
-            found = [
-                self._one_node(*data.of(i), k, node_seed(seed, data.labels[i]), ridge)
-                for i, k in enumerate(n_components)
-            ]
+        found = [
+            self._one_node(*data.of(i), k, node_seed(seed, data.labels[i]), ridge)
+            for i, k in enumerate(n_components)
+        ]
         return Mixture.stack(found)
 
     def _one_node(self, rows, weights, k: int, seed: int, ridge: float) -> Mixture:
@@ -131,7 +130,11 @@ def _by_sklearn(
     import sklearn
     from sklearn.cluster import KMeans
 
-    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+    known_good = sklearn.config_context(assume_finite=True, skip_parameter_validation=True)
+    # Threads cost more than they bring on fewer rows, much more on a busy machine. They can be
+    # limited only once scikit-learn has loaded them.
+    few = len(rows) < MANY_ROWS
+    with known_good, threadpool_limits(1 if few else None, user_api="openmp"):
         found = KMeans(k, n_init=1, random_state=random).fit(rows, sample_weight=weights)
     return Clustering(found.labels_, found.inertia_)
 

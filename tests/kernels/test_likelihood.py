@@ -52,6 +52,24 @@ def test_statistics_agree_with_a_loop(n, k, d, m):
             np.testing.assert_allclose(got[i], wanted, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("d", [3, 6, 16])  # by entries, by kept products, by products made anew
+def test_statistics_of_tiles_add_up_to_those_of_their_fit(d):
+    theta = stack(3, 2, 3, d)
+    rows, weights = rows_for(theta, 20)
+    tiles = lambda part: part.reshape(4, 10, *part.shape[2:])
+    owner = np.array([0, 0, 1, 1])
+    with double():
+        add = dispatch.owner_sums(owner, 2, None)
+        table = dispatch.TileRows.of(jnp.asarray(tiles(rows)))
+        found = dispatch.tile_statistics(theta, table, tiles(weights), owner, add)
+    for i in range(2):
+        expected = by_loop(theta.at(i), rows[i], weights[i])
+        for name, value in zip(
+            ("log_likelihood", "mass", "first", "second"), expected, strict=True
+        ):
+            np.testing.assert_allclose(getattr(found, name)[i], value, atol=1e-9, err_msg=name)
+
+
 @pytest.mark.parametrize(("n", "k", "d", "m"), SHAPES)
 def test_gradient_agrees_with_automatic_differentiation(n, k, d, m):
     theta = stack(1, n, k, d)

@@ -40,8 +40,9 @@ BLOCK_NODES, BLOCK_ROWS = 128, 65536
 """Nodes and rows in a block on a CPU, at most: what stays in its cache."""
 GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
 """The same on a GPU, which wants all work at once."""
-MOST_PRODUCTS = 14
-"""Up to so many features a tile's statistics are matrix products with all products of features."""
+KEPT_PRODUCTS, MOST_PRODUCTS = 14, 20
+"""Up to so many features a tile's statistics are matrix products with all products of features,
+which are kept from step to step or made anew."""
 CPU_CLUSTERED, GPU_CLUSTERED = 1 << 16, 1 << 26
 """Rows times restarts that are clustered in one call, at most."""
 
@@ -186,9 +187,14 @@ class TileRows(eqx.Module):
 
     @classmethod
     def of(cls, rows: Rows) -> TileRows:
-        """With products of features where these pay."""
-        pays = UNROLLED < rows.shape[-1] <= MOST_PRODUCTS and rows.dtype == jnp.float64
-        return cls(rows, likelihood.products(rows) if pays and not on_gpu() else None)
+        """With products of features where these are kept."""
+        kept = _by_products(rows) and rows.shape[-1] <= KEPT_PRODUCTS
+        return cls(rows, likelihood.products(rows) if kept else None)
+
+
+def _by_products(rows: Rows) -> bool:
+    d, precise = rows.shape[-1], rows.dtype == jnp.float64
+    return UNROLLED < d <= MOST_PRODUCTS and precise and not on_gpu()
 
 
 def owner_sums(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
@@ -230,13 +236,14 @@ def tile_statistics(
     """`moments.plain_statistics` of fits to standardised rows, each of several tiles, summed.
 
     `owner` (tiles,), sorted, is the number of the fit, `add` sums over it. Forms that compile
-    quickly: `rows_last` was fastest up to four features, `by_products` from five to about a dozen,
-    the definition at twenty (one look on a busy machine, which no benchmark repeats). On an H200
+    quickly: `rows_last` was fastest up to four features, `by_products` from five to twenty (there
+    4 ms for 8,192 rows and k = 6, the definition 7; one look on a busy machine, which no benchmark
+    repeats, and none at more features). On an H200
     `unrolled` takes 2.2 ms for 1,048,576 tiles of 32 rows, k = 5, d = 2, `rows_last` 2.7 to 3.4 ms,
     the definition 14 ms and a kernel of our own 1.8 ms, which is not worth its lines here.
     """
-    if tiles.products is not None:
-        return likelihood.by_products(theta, tiles.products, row_weights, owner)
+    if _by_products(tiles.rows):
+        return likelihood.by_products(theta, tiles.rows, tiles.products, row_weights, owner)
     at = jax.tree.map(lambda part: part[owner], theta)
     if theta.n_features <= UNROLLED:
         few = theta.n_components * likelihood.n_sums(theta.n_features) <= likelihood.MOST_SUMS

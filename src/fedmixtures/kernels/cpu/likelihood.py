@@ -104,17 +104,22 @@ def _joint_rows_last(
     return delta, top, unnormalised, jnp.maximum(unnormalised.sum(1, keepdims=True), 1.0)
 
 
-def products(rows: Rows) -> Float[Array, "tiles m p"]:
+def products(rows: Float[Array, "*batch d"]) -> Float[Array, "*batch p"]:
     """One, the features and their products, in which a log-density is linear."""
-    i, j = np.tril_indices(rows.shape[-1])
-    return jnp.concatenate([jnp.ones_like(rows[..., :1]), rows, rows[..., i] * rows[..., j]], -1)
+    each = (rows[..., i : i + 1] * rows[..., : i + 1] for i in range(rows.shape[-1]))
+    return jnp.concatenate([jnp.ones_like(rows[..., :1]), rows, *each], -1)
 
 
 def by_products(
-    theta: Mixture, features: Float[Array, "tiles m p"], row_weights: RowWeights, owner: Array
+    theta: Mixture,
+    rows: Rows,
+    kept: Float[Array, "tiles m p"] | None,
+    row_weights: RowWeights,
+    owner: Array,
 ) -> Statistics:
     r"""Statistics of fits, each of several tiles (`owner`, sorted): two matrix products per tile.
 
+    `kept` are the products of features; None makes them tile by tile, so that they stay in cache.
     Sums are taken about the origin and moved to the means: about $x^2\epsilon$ is lost, so rows
     must be centred and scaled, covariances bounded from below, and numbers of double precision.
     """
@@ -126,14 +131,22 @@ def by_products(
     constant = log_constants(theta, log_determinant) - 0.5 * (linear * theta.means).sum(-1)
     quadratic = precision[..., i, j] * jnp.where(i == j, -0.5, -1.0)[None, None]
     constant = jnp.maximum(constant, ABSENT)[..., None]
-    weights = jnp.concatenate([constant, linear, quadratic], -1)[owner]
-    log_joint = jnp.einsum("tkp,tmp->tkm", weights, features)
-    top = log_joint.max(1, keepdims=True)
-    unnormalised = jnp.exp(log_joint - top)
-    total = unnormalised.sum(1, keepdims=True)
-    share = unnormalised * (row_weights[:, None, :] / total)
-    sums = jnp.einsum("tkm,tmp->tkp", share, features)
-    log_likelihood = (row_weights * (top + jnp.log(total))[:, 0]).sum(-1)
+    weights = jnp.concatenate([constant, linear, quadratic], -1)
+
+    def one_tile(features, row_weights, owner):
+        log_joint = jnp.einsum("kp,mp->km", weights[owner], features)
+        top = log_joint.max(0)
+        unnormalised = jnp.exp(log_joint - top)
+        total = unnormalised.sum(0)
+        share = unnormalised * (row_weights / total)
+        log_likelihood = (row_weights * (top + jnp.log(total))).sum()
+        return log_likelihood, jnp.einsum("km,mp->kp", share, features)
+
+    if kept is not None:
+        log_likelihood, sums = jax.vmap(one_tile)(kept, row_weights, owner)
+    else:
+        made = lambda tile: one_tile(products(tile[0]), *tile[1:])
+        log_likelihood, sums = jax.lax.map(made, (rows, row_weights, owner))
     add = lambda part: jax.ops.segment_sum(part, owner, n, indices_are_sorted=True)
     log_likelihood, sums = add(log_likelihood), add(sums)
     mass, first, mean = sums[..., 0], sums[..., 1 : 1 + d], theta.means

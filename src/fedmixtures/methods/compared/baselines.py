@@ -24,6 +24,7 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, by_pattern, filled, label_hash, padded
 from fedmixtures.init import (
     BATCHED_FROM,
+    MANY_ROWS,
     clustered_mixture,
     clusterings,
     distinct_rows_of_all,
@@ -50,7 +51,6 @@ WITH_PRIOR: dict[str, Any] = {
 POOL, HUB = "all nodes together", "the hub"
 Begin = Callable[[list[int]], list[list[Mixture]]]
 BATCH_CELLS = 20_000_000  # rows times components of all fits in one device call, at most
-MANY_ROWS = 50_000  # a fit of this many rows gains from threads
 
 
 @dataclass(frozen=True)

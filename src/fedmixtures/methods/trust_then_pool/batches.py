@@ -36,7 +36,7 @@ class Tiles(eqx.Module):
     observed: Array | None = None
     """(tiles, stretches, features) which cells the rows of a stretch have; None where all have."""
     per_fit: int = eqx.field(static=True, default=1)
-    """Tiles of an ordinary fit, as a power of two."""
+    """Tiles of a fit, on average, as a power of two."""
 
     @property
     def at_once(self) -> tuple[int, int]:

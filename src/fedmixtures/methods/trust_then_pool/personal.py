@@ -73,6 +73,7 @@ def personal_level(
     best = best_by((yield told), told.share)
     theta, folds = pick(best, [mixtures for mixtures, _ in moved])
     density, held = _of_best(best, nodes.node_of, densities, held_by)
+    del moved, densities
     clusters = nodes.in_parts(_clusters, full, held)
     others, base = nodes.in_parts(_start, everyone, held)
     lost = _lost(theta)

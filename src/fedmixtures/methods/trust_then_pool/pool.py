@@ -74,11 +74,9 @@ def pooled_level(
     starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
     best = yield from _best(nodes, starts, group, strengths[0], first)
-    best = repeated(best, len(strengths))
-    nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
     del starts
-    fit, total = yield from _stepped(nodes, *best, nu, group, each)
-    del best
+    nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
+    fit, total = yield from _stepped(nodes, *repeated(best, len(strengths)), nu, group, each)
 
     def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
         """Log-likelihoods of held-out rows, with each strength."""
@@ -89,14 +87,14 @@ def pooled_level(
 
     told = to_add(nodes.in_parts(judged, fit, total, nu, alone), group)
     choice = best_by((yield told), told.share)
-    at_full = _number(0, (fit, total, nu))
+    full = _behind(*_number(0, (fit, total, nu)), alone, own.theta)
     fit, total, nu = _of_choice(choice, (fit, total, nu))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
     fit, total, nu = _number(0, (fit, total, nu))
     density, rest = nodes.in_parts(_without_own, fit, total, nu)
     level = Level(fit.theta, density, fit.theta).but(nodes, alone, own)
     pooled = Pooled(level.theta, rest, nu)
-    full = _first_of(choice, pooled, _behind(*at_full, alone, own.theta))
+    full = _first_of(choice, pooled, full)
     return replace(level, clusters=full.theta), pooled, full
 
 
@@ -214,10 +212,10 @@ def _best(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
     n_starts = starts.weights.shape[1]
-    strength = np.full((nodes.n, n_starts), nu)
-    fit = nodes.in_parts(_sums, starts, strength)
-    total = yield from _total(nodes, fit, group)
-    fit, total = yield from _stepped(nodes, fit, total, strength, group, n_steps)
+    how = np.full((nodes.n, n_starts), nu), group
+    fit, total = yield from _stepped(
+        nodes, *(yield from _begun(nodes, starts, *how)), *how, n_steps
+    )
 
     def judged(part: Nodes, _: slice, theta: Mixture) -> tuple[Any, Any]:
         density = part.densities(part.all_rows(n_starts), nodes_last(theta))
@@ -258,14 +256,23 @@ def _first_of(choice: Array, pooled: Pooled, first: Pooled) -> Pooled:
     return chosen(choice == 0, pooled, first)
 
 
+def _begun(
+    nodes: Nodes, theta: Mixture, nu: Array, group: np.ndarray
+) -> Generator[Request, Any, tuple[Fit, Statistics]]:
+    """Statistics under mixtures (nodes, several, ...), and their totals."""
+    fit = nodes.in_parts(_sums, theta, nu)
+    return fit, (yield from _total(nodes, fit, group))
+
+
 def _stepped(
     nodes: Nodes, fit: Fit, total: Statistics, nu: Array, group: np.ndarray, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """EM by sums, from fits (nodes, several, ...) whose totals are known."""
     for _ in range(n_steps):
         theta = fit.theta
-        del fit  # own statistics have been added up
+        del fit  # what is done with makes room for what comes
         fit = nodes.in_parts(_next_sums, theta, total, nu)
+        del theta, total
         total = yield from _total(nodes, fit, group)
     return fit, total
 

@@ -158,7 +158,9 @@ class TrustThenPool(Conversation):
         held = self.held_by, network.label
         personal = yield from personal_level(nodes, own, folds, *sums, *held)
 
+        hand_back_memory(nodes.n)
         gain = gains(nodes, own, folds, personal, heard, nu)
+        hand_back_memory(nodes.n)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
         both, without = both_ways(listens, gain.without, returned)
