@@ -212,7 +212,7 @@ def _totals(share: Any, order: Any, number: Any, members: Stretches) -> Any:
         sums = _apart([_summed(table, order, number, members) for table in tables], shapes)
     else:  # one by one, for the memory
         sound = np.all([np.isfinite(part).reshape(len(part), -1).all(1) for part in parts], axis=0)
-        kept = lambda part: part if sound.all() else replaced(part, ~sound, 0)
+        kept = lambda part: part if sound.all() else replaced(part, ~sound, np.zeros(1))
         sums = [
             members.sums(kept(part)[order], np.float64).astype(dtype)[number]
             for part, (_, dtype) in zip(parts, shapes, strict=True)
@@ -351,6 +351,7 @@ def fit_by_conversation(
 
     def reply(request: Any) -> Any:
         answer = engine(request)
+        dispatch.hand_back_memory(data.n_nodes)
         if announce is not None:
             announce(f"exchange {engine.rounds}")
         return answer

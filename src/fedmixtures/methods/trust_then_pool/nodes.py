@@ -189,6 +189,7 @@ class Nodes:
         if self.n <= width:
             return step(self, slice(0, self.n), *by_node)
         columns: list[list[Array]] = []
+        structure: Any = None
         for first in range(0, self.n, width):
             who = slice(first, min(first + width, self.n))
             found = step(self.only(who), who, *at(by_node, who))

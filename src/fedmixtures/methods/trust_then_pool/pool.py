@@ -76,7 +76,8 @@ def pooled_level(
     best = yield from _best(nodes, starts, group, strengths[0], first)
     del starts
     nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
-    fit, total = yield from _stepped(nodes, *repeated(best, len(strengths)), nu, group, each)
+    fit, total = repeated(best, len(strengths))
+    fit, total = yield from _stepped(nodes, fit, total, nu, group, each)
 
     def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
         """Log-likelihoods of held-out rows, with each strength."""
@@ -87,7 +88,7 @@ def pooled_level(
 
     told = to_add(nodes.in_parts(judged, fit, total, nu, alone), group)
     choice = best_by((yield told), told.share)
-    full = _behind(*_number(0, (fit, total, nu)), alone, own.theta)
+    full = _behind(_number(0, (fit, total, nu)), alone, own.theta)
     fit, total, nu = _of_choice(choice, (fit, total, nu))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
     fit, total, nu = _number(0, (fit, total, nu))
@@ -291,8 +292,8 @@ def _next_sums(part: Nodes, who: slice, theta: Mixture, total: Statistics, nu: A
 def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:
     """Own statistics under several mixtures (nodes, several, ...)."""
     several = theta.weights.shape[1]
-    fit = part.fitted(part.all_rows(several, nodes_first=True), *_together((theta, nu)), 0)
-    return _apart(fit, several)
+    theta, nu = _together((theta, nu))
+    return _apart(part.fitted(part.all_rows(several, nodes_first=True), theta, nu, 0), several)
 
 
 @fused
@@ -354,11 +355,13 @@ def _without_own(
 ) -> tuple[Array, Statistics]:
     """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
     rest = possible(_others(total, fit.own), FEW, LEAST)
-    folds = part.halves(part.beside(fit.theta, *_beside(fit.theta, rest, nu), 1))[1]
+    base, nu, pseudo = _beside(fit.theta, rest, nu)
+    folds = part.halves(part.beside(fit.theta, base, nu, pseudo, 1))[1]
     return part.out_of_fold(folds), rest
 
 
-def _behind(fit: Fit, total: Statistics, nu: Array, alone: np.ndarray, own: Mixture) -> Pooled:
+def _behind(pooled: tuple[Fit, Statistics, Array], alone: np.ndarray, own: Mixture) -> Pooled:
     """What stands behind a level; `own` where a node is alone."""
+    fit, total, nu = pooled
     rest = possible(_others(total, fit.own), FEW, LEAST)
     return Pooled(chosen(alone, own, fit.theta), rest, nu)

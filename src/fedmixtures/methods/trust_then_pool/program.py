@@ -26,7 +26,6 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import xp
-from fedmixtures.kernels.dispatch import hand_back_memory
 from fedmixtures.methods.base import Account, Levels, Outcome, warn_of_retired
 from fedmixtures.methods.conversation import (
     Block,
@@ -147,20 +146,16 @@ class TrustThenPool(Conversation):
         release = Broadcast(released(nodes, own), units.common(block.held).rows)
         heard = Heard(nodes, (yield release))
         del release
-        hand_back_memory(nodes.n)
 
         everybody = np.ones(len(block.receiver), dtype=bool)
         network = self._pooling(nodes, (yield Connect(everybody)))
         pooled = nodes, own, heard
         more = strengths, self.pool_steps
-        everyone, *sums = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        hand_back_memory(nodes.n)
+        everyone, sums, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
         held = self.held_by, network.label
-        personal = yield from personal_level(nodes, own, folds, *sums, *held)
+        personal = yield from personal_level(nodes, own, folds, sums, full, *held)
 
-        hand_back_memory(nodes.n)
         gain = gains(nodes, own, folds, personal, heard, nu)
-        hand_back_memory(nodes.n)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
         both, without = both_ways(listens, gain.without, returned)
@@ -168,14 +163,12 @@ class TrustThenPool(Conversation):
         near = near_level(nodes, own, folds, heard, live, without, nu)
         told = {"gain": gain.mean, "listens": listens, "cut": both, "trusted": live}
         personal, strength = personal.level, personal.nu
-        del folds, sums, gain, without  # no later step needs them
-        hand_back_memory(nodes.n)
+        del folds, sums, full, gain, without  # no later step needs them
         groups = self._pooling(nodes, (yield Connect(live)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
         group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
         group = group.but(nodes, same, everyone)
-        hand_back_memory(nodes.n)
 
         found = own, near, personal, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
