@@ -350,8 +350,8 @@ def fit_by_conversation(
     """All nodes in one block; bytes and rounds are counted as if they were not."""
 
     def reply(request: Any) -> Any:
-        answer = engine(request)
         dispatch.hand_back_memory(data.n_nodes)
+        answer = engine(request)
         if announce is not None:
             announce(f"exchange {engine.rounds}")
         return answer

@@ -15,7 +15,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.kernels.arrays import Stretches, Tree, at, fused, in_order_of, placed, xp
-from fedmixtures.kernels.dispatch import nodes_at_once
+from fedmixtures.kernels.dispatch import hand_back_memory, nodes_at_once
 from fedmixtures.methods.conversation import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
@@ -197,6 +197,7 @@ class Nodes:
             columns = columns or [[] for _ in leaves]
             for column, leaf in zip(columns, leaves, strict=True):
                 column.append(leaf)
+        hand_back_memory(self.n)
         joined = []
         while columns:  # one by one: no more than one is there twice
             joined.append(xp.concatenate(columns.pop(0)))
