@@ -14,7 +14,7 @@ def main() -> None:
     flags = [os.environ.get("XLA_FLAGS", "")]
     if args.command is _cores:
         os.environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)))
-    elif not args.all_cores and args.command is not _cold:
+    elif not args.all_cores and args.command not in (_cold, _uneven):
         for name in ("OMP", "MKL", "OPENBLAS"):
             os.environ[f"{name}_NUM_THREADS"] = "1"
         flags.append("--xla_cpu_multi_thread_eigen=false")
@@ -66,6 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     cold = commands.add_parser("cold", help="new processes: help, first and second fit")
     cold.add_argument("--repetitions", type=int, default=3)
     cold.set_defaults(command=_cold)
+    about = "the default method on nodes of 20 to 5,000 rows, first and second fit"
+    uneven = commands.add_parser("uneven", help=about)
+    uneven.add_argument("--repetitions", type=int, default=3)
+    uneven.set_defaults(command=_uneven)
     points = commands.add_parser("sigma-points", help="error of KL without sampling")
     points.set_defaults(command=_sigma_points)
     return parser
@@ -158,6 +162,13 @@ def _cold(args) -> None:
     from benchmarks.cold import cold
 
     print(report.write(args.name or "cold", cold(args.repetitions)))
+
+
+def _uneven(args) -> None:
+    from benchmarks import report
+    from benchmarks.cold import uneven
+
+    print(report.write(args.name or "uneven", uneven(args.repetitions)))
 
 
 def _sigma_points(args) -> None:

@@ -1,4 +1,4 @@
-"""New processes: the command line's help, and a small fit without and with a filled cache."""
+"""New processes: help, small fits without and with a filled cache, nodes of very different size."""
 
 from __future__ import annotations
 
@@ -48,6 +48,21 @@ FITS = {
     "trust 200 x 100, 4 features": (ESTIMATOR, TRUST | {"shape": (200, 100, 4, 3)}),
 }
 """By the estimator, by `solve`, or by the command line with its comparisons and its report."""
+UNEVEN = """
+import time
+import numpy as np
+from fedmixtures import nearest_neighbours, solve
+from fedmixtures.data.node_data import NodeData
+d, k, counts, rng = 20, 6, np.geomspace(20, 5000, 12).astype(int), np.random.default_rng(0)
+nodes, centres = np.repeat(np.arange(12), counts), 3 * rng.normal(size=(k, d))
+X = centres[rng.integers(0, k, len(nodes))] + rng.normal(size=(len(nodes), d))
+data = NodeData.from_rows(X, nodes)
+network = nearest_neighbours(data.means(), 5, labels=data.labels)
+for _ in range(2):
+    begin = time.perf_counter(), time.process_time()
+    solve("trust", data, network, n_components=k)
+    print(time.perf_counter() - begin[0], time.process_time() - begin[1])
+"""
 IMPORTS = "import jax, sklearn.mixture; jax.numpy.zeros(1)"
 
 
@@ -68,6 +83,24 @@ def cold(repetitions: int) -> dict:
     for name, times in found.items():
         wall, cpu = (sorted(t[key] for t in times) for key in ("wall", "cpu"))
         print(f"{name}: wall {wall[0]:.2f} to {wall[-1]:.2f} s, CPU {cpu[0]:.2f} s")
+    return found
+
+
+def uneven(repetitions: int) -> dict:
+    """Wall and CPU seconds of the first and the second default fit of a process, no cache before.
+
+    12 nodes of 20 to 5,000 rows, 20 features, 6 components.
+    """
+    found: dict[str, list] = {"first": [], "second": []}
+    for _ in range(repetitions):
+        with tempfile.TemporaryDirectory() as folder:
+            env = {**os.environ, "XDG_CACHE_HOME": folder}
+            how = {"env": env, "check": True, "capture_output": True, "text": True}
+            lines = subprocess.run([sys.executable, "-c", UNEVEN], **how).stdout.splitlines()
+        for times, line in zip(found.values(), lines, strict=True):
+            times.append(dict(zip(("wall", "cpu"), map(float, line.split()), strict=True)))
+    for name, times in found.items():
+        print(name, " ".join(f"{t['wall']:.1f} s (CPU {t['cpu']:.1f})" for t in times))
     return found
 
 
