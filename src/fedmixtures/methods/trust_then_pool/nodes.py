@@ -375,7 +375,10 @@ def by_node(condition: Array, node_of: Array, one: Array | float, other: Array) 
 @fused
 def pick(best: Array, trees: list[Any]) -> Any:
     """Line by line that of the tree with the number `best`."""
-    return jax.tree.map(lambda *parts: xp.stack(parts)[best, xp.arange(len(best))], *trees)
+    found = trees[0]
+    for number, tree in enumerate(trees[1:], 1):
+        found = chosen(best == number, tree, found)
+    return found
 
 
 @fused
