@@ -142,9 +142,7 @@ class TrustThenPool(Conversation):
         strengths = nu * np.array(self.strengths)
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
-        hand_back_memory(nodes.n)
         own, folds = own_level(nodes, nu, self.n_starts)
-        hand_back_memory(nodes.n)
         release = Broadcast(released(nodes, own), units.common(block.held).rows)
         heard = Heard(nodes, (yield release))
         del release
