@@ -136,9 +136,9 @@ def by_products(
     def one_tile(features, row_weights, owner):
         log_joint = jnp.einsum("kp,mp->km", weights[owner], features)
         top = log_joint.max(0)
-        unnormalised = jnp.exp(log_joint - top)
+        unnormalised = jnp.exp(log_joint - top[None])
         total = unnormalised.sum(0)
-        share = unnormalised * (row_weights / total)
+        share = unnormalised * (row_weights / total)[None]
         log_likelihood = (row_weights * (top + jnp.log(total))).sum()
         return log_likelihood, jnp.einsum("km,mp->kp", share, features)
 
