@@ -149,6 +149,7 @@ class Nodes:
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
         self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
+        hand_back_memory(self.n)
 
     def only(self, who: np.ndarray | slice) -> Nodes:
         """Some of the nodes, in the same tiles."""
