@@ -79,7 +79,7 @@ def cold(repetitions: int) -> dict:
             with tempfile.TemporaryDirectory() as folder:
                 for which in (first, second):
                     command = _command(code, fit, Path(folder) / which)
-                    found[which].append(_timed(command, {"XDG_CACHE_HOME": folder}))
+                    found[which].append(_timed(command, {"FEDMIXTURES_CACHE": folder}))
     for name, times in found.items():
         wall, cpu = (sorted(t[key] for t in times) for key in ("wall", "cpu"))
         print(f"{name}: wall {wall[0]:.2f} to {wall[-1]:.2f} s, CPU {cpu[0]:.2f} s")
@@ -94,7 +94,7 @@ def uneven(repetitions: int) -> dict:
     found: dict[str, list] = {"first": [], "second": []}
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory() as folder:
-            env = {**os.environ, "XDG_CACHE_HOME": folder}
+            env = {**os.environ, "FEDMIXTURES_CACHE": folder}
             how = {"env": env, "check": True, "capture_output": True, "text": True}
             lines = subprocess.run([sys.executable, "-c", UNEVEN], **how).stdout.splitlines()
         for times, line in zip(found.values(), lines, strict=True):
