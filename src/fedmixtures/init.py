@@ -18,7 +18,7 @@ from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import Stretches, in_order_of
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
-from fedmixtures.kernels.cpu.kmeans import Clustering, clustering
+from fedmixtures.kernels.cpu.kmeans import Partition, clustering
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 
@@ -110,7 +110,7 @@ def tightest_clustering(
 
 def clusterings(
     rows: np.ndarray, weights: np.ndarray | None, k: int, n_init: int, seed: int
-) -> Iterator[Clustering]:
+) -> Iterator[Partition]:
     """One clustering of scikit-learn's after the other, from one random stream.
 
     Distances are compared as they come. So that no two are equal, every row is moved by a fixed
@@ -126,7 +126,7 @@ def clusterings(
 
 def _by_sklearn(
     rows: np.ndarray, weights: np.ndarray | None, k: int, random: np.random.RandomState
-) -> Clustering:
+) -> Partition:
     import sklearn
     from sklearn.cluster import KMeans
 
@@ -136,7 +136,7 @@ def _by_sklearn(
     few = len(rows) < MANY_ROWS
     with known_good, threadpool_limits(1 if few else None, user_api="openmp"):
         found = KMeans(k, n_init=1, random_state=random).fit(rows, sample_weight=weights)
-    return Clustering(found.labels_, found.inertia_)
+    return Partition(found.labels_, found.inertia_)
 
 
 def clustered_mixture(

@@ -78,6 +78,34 @@ def _slice(tree: Any, first: int, end: int | None) -> Any:
     return jax.tree.map(lambda part: xp.asarray(part)[first:end], tree)
 
 
+@fused
+def chosen(condition: Array, one: Any, other: Any) -> Any:
+    """Line by line `one` where the condition holds, else `other`."""
+    wide = lambda part: condition.reshape(-1, *(1,) * (part.ndim - 1))
+    return jax.tree.map(lambda a, b: xp.where(wide(a), a, b), one, other)
+
+
+@fused
+def pick(best: Array, trees: list[Any]) -> Any:
+    """Line by line that of the tree with the number `best`."""
+    found = trees[0]
+    for number, tree in enumerate(trees[1:], 1):
+        found = chosen(best == number, tree, found)
+    return found
+
+
+@fused
+def stacked(trees: list[Any]) -> Any:
+    """Arrays one above the other."""
+    return jax.tree.map(lambda *parts: xp.stack(parts), *trees)
+
+
+@partial(fused, static_argnums=1)
+def repeated(tree: Tree, times: int) -> Tree:
+    """(lines, times, ...): every line several times."""
+    return jax.tree.map(lambda part: xp.repeat(part[:, None], times, axis=1), tree)
+
+
 class Stretches(eqx.Module):
     """Consecutive lines that belong together: the rows of a node, the members of a group."""
 

@@ -12,7 +12,7 @@ import numpy as np
 MAX_ITER, TOL = 300, 1e-4  # scikit-learn's
 
 
-class Clustering(NamedTuple):
+class Partition(NamedTuple):
     """The cluster of every row, and the weighted squared distances to centres, summed."""
 
     labels: np.ndarray
@@ -21,7 +21,7 @@ class Clustering(NamedTuple):
 
 def clustering(
     rows: np.ndarray, weights: np.ndarray | None, k: int, random: np.random.RandomState
-) -> Clustering:
+) -> Partition:
     """One clustering from a start by k-means++; no two distances may be equal."""
     rows = rows - rows.mean(axis=0)
     weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -53,7 +53,7 @@ def _squared_distances(rows: np.ndarray, norms: np.ndarray, which: np.ndarray) -
     return np.maximum(norms[which, None] - 2 * rows[which] @ rows.T + norms, 0.0)
 
 
-def settled(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Clustering:
+def settled(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Partition:
     """Lloyd's steps until no row changes its cluster, or centres all but stand still."""
     weighted, names = rows * weights[:, None], np.arange(len(centres))[:, None]
     enough = TOL * rows.var(axis=0).mean()
@@ -69,7 +69,7 @@ def settled(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Clust
         labels = _nearest(rows, centres)
         if step <= enough or np.array_equal(labels, before):
             break
-    return Clustering(labels, float(weights @ ((rows - centres[labels]) ** 2).sum(axis=1)))
+    return Partition(labels, float(weights @ ((rows - centres[labels]) ** 2).sum(axis=1)))
 
 
 def _refill(

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import Stretches, at, fused, most_voted, tally, xp
+from fedmixtures.kernels.arrays import Stretches, at, chosen, fused, most_voted, tally, xp
 from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.conversation import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.fits import Base
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, chosen
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.personal import Adapted
 from fedmixtures.mixture.mixture import Mixture

@@ -249,10 +249,6 @@ class Nodes:
         """Sums over the rows of every node."""
         return self.tiles_of.sums(by_row.sum(-1))
 
-    def likelihoods(self, densities: Array | list[Array], group: np.ndarray) -> Sum:
-        """A sum of the log-likelihoods of own rows, from densities by row: (nodes, densities)."""
-        return to_add(self.log_likelihoods(densities), group)
-
     def log_likelihoods(self, densities: Array | list[Array]) -> tuple[Any, Any]:
         """(nodes, densities) of own rows, from densities by row; and how much a row's differ."""
         return _likelihoods(densities, self.count, self.tiles_of, self.rows_of)
@@ -361,37 +357,9 @@ def _of_own_fold(density: Array, fold: Array, count: Array) -> Any:
 
 
 @fused
-def chosen(condition: Array, one: Any, other: Any) -> Any:
-    """Line by line `one` where the condition holds, else `other`."""
-    wide = lambda part: condition.reshape(-1, *(1,) * (part.ndim - 1))
-    return jax.tree.map(lambda a, b: xp.where(wide(a), a, b), one, other)
-
-
-@fused
 def by_node(condition: Array, node_of: Array, one: Array | float, other: Array) -> Any:
     """By row `one` at the nodes where the condition holds, else `other`."""
     return xp.where(xp.asarray(condition)[node_of, None], one, other)
-
-
-@fused
-def pick(best: Array, trees: list[Any]) -> Any:
-    """Line by line that of the tree with the number `best`."""
-    found = trees[0]
-    for number, tree in enumerate(trees[1:], 1):
-        found = chosen(best == number, tree, found)
-    return found
-
-
-@fused
-def stacked(trees: list[Any]) -> Any:
-    """Arrays one above the other."""
-    return jax.tree.map(lambda *parts: xp.stack(parts), *trees)
-
-
-@partial(fused, static_argnums=1)
-def repeated(tree: Tree, times: int) -> Tree:
-    """(lines, times, ...): every line several times."""
-    return jax.tree.map(lambda part: xp.repeat(part[:, None], times, axis=1), tree)
 
 
 @partial(fused, static_argnums=1)

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import at, replaced, xp
+from fedmixtures.kernels.arrays import at, chosen, replaced, xp
 from fedmixtures.methods.trust_then_pool.fits import best_of, quick
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, chosen, nodes_first
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_first
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points

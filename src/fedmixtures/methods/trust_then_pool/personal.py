@@ -17,18 +17,16 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import counted, fused, lines_with, xp
+from fedmixtures.kernels.arrays import chosen, counted, fused, lines_with, pick, repeated, xp
 from fedmixtures.methods.base import Levels
 from fedmixtures.methods.conversation import Sum
 from fedmixtures.methods.trust_then_pool.fits import Base
 from fedmixtures.methods.trust_then_pool.nodes import (
     Nodes,
     Units,
-    chosen,
     nodes_first,
     nodes_last,
-    pick,
-    repeated,
+    to_add,
 )
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.methods.trust_then_pool.pool import Pooled, best_by
@@ -69,7 +67,7 @@ def personal_level(
     """
     moved = [nodes.in_parts(partial(_moved, held_by=held), everyone) for held in held_by]
     densities = [density for _, density in moved]
-    told = nodes.likelihoods(densities, group)
+    told = to_add(nodes.log_likelihoods(densities), group)
     best = best_by((yield told), told.share)
     theta, folds = pick(best, [mixtures for mixtures, _ in moved])
     density, held = _of_best(best, nodes.node_of, densities, held_by)

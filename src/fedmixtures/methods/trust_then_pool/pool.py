@@ -17,17 +17,19 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import at, fused, replaced, with_either, worth_selecting, xp
+from fedmixtures.kernels.arrays import (
+    at,
+    chosen,
+    fused,
+    repeated,
+    replaced,
+    with_either,
+    worth_selecting,
+    xp,
+)
 from fedmixtures.methods.conversation import Groups, Request, Sum
 from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
-from fedmixtures.methods.trust_then_pool.nodes import (
-    Nodes,
-    by_node,
-    chosen,
-    nodes_last,
-    repeated,
-    to_add,
-)
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_last, to_add
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, possible

@@ -25,7 +25,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import xp
+from fedmixtures.kernels.arrays import pick, stacked, xp
 from fedmixtures.methods.base import Account, Levels, Outcome, warn_of_retired
 from fedmixtures.methods.conversation import (
     Block,
@@ -37,14 +37,7 @@ from fedmixtures.methods.conversation import (
     Request,
 )
 from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
-from fedmixtures.methods.trust_then_pool.nodes import (
-    Nodes,
-    Units,
-    by_node,
-    common_units,
-    pick,
-    stacked,
-)
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units
 from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import (
     Known,
