@@ -75,11 +75,13 @@ def pooled_level(
     first, each, then = steps
     starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
-    best = yield from _best(nodes, starts, group, strengths[0], first)
-    del starts
+    best = _best(nodes, starts, group, strengths[0], first)
+    del starts  # the steps drop what they have used, if no name holds it here
     nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
-    fit, total = repeated(best, len(strengths))
-    fit, total = yield from _stepped(nodes, fit, total, nu, group, each)
+    fit, total = repeated((yield from best), len(strengths))
+    going_on = _stepped(nodes, fit, total, nu, group, each)
+    del fit, total
+    fit, total = yield from going_on
 
     def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
         """Log-likelihoods of held-out rows, with each strength."""
@@ -216,9 +218,9 @@ def _best(
     """A few steps from every start; each group goes on from its best."""
     n_starts = starts.weights.shape[1]
     how = np.full((nodes.n, n_starts), nu), group
-    fit, total = yield from _stepped(
-        nodes, *(yield from _begun(nodes, starts, *how)), *how, n_steps
-    )
+    begun = _begun(nodes, starts, *how)
+    del starts
+    fit, total = yield from _stepped(nodes, *(yield from begun), *how, n_steps)
 
     def judged(part: Nodes, _: slice, theta: Mixture) -> tuple[Any, Any]:
         density = part.densities(part.all_rows(n_starts), nodes_last(theta))
@@ -264,6 +266,7 @@ def _begun(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Statistics under mixtures (nodes, several, ...), and their totals."""
     fit = nodes.in_parts(_sums, theta, nu)
+    del theta
     return fit, (yield from _total(nodes, fit, group))
 
 
