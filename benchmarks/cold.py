@@ -117,9 +117,11 @@ def _command(code: str | None, fit: dict, run: Path) -> list[str]:
 
 
 def _timed(command: list[str], more: dict[str, str] | None = None) -> dict[str, float]:
+    env = {**os.environ, **(more or {})}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # packages that were installed have their bytecode
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.perf_counter()
-    subprocess.run(command, env={**os.environ, **(more or {})}, check=True, capture_output=True)
+    subprocess.run(command, env=env, check=True, capture_output=True)
     wall = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

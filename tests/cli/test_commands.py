@@ -1,5 +1,6 @@
 """The commands, from files to files."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -66,6 +67,19 @@ print(sorted({"sklearn", "scipy.stats", "pandas", "matplotlib"} & set(sys.module
     how = {"capture_output": True, "text": True, "check": True}
     done = subprocess.run([sys.executable, "-c", script], **how)
     assert done.stdout.strip() == "[]"
+
+
+def test_garbage_is_collected_rarely_in_a_process_of_our_own_alone(run):
+    before = gc.get_threshold()
+    run("--version")
+    assert gc.get_threshold() == before
+    script = (
+        "import gc; from fedmixtures.cli.main import main; main(); print(gc.get_threshold()[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout.split()[-1]) > 10 * before[0]
 
 
 def test_every_command_says_something_before_it_loads_anything_heavy():
