@@ -56,6 +56,13 @@ def test_along_any_axis_and_in_a_compiled_program():
         np.testing.assert_array_equal(found, values.argmax(axis))
 
 
+def test_one_margin_for_all_precisions_where_it_is_given():
+    for dtype in ("float64", "float32"):
+        values = np.array([1.0, 1.0 - 1e-6, 1.0 - 1e-5], dtype)
+        assert first_least(values[:2], within=3e-6) == 0
+        assert first_least(values, within=3e-6) == 2
+
+
 def test_infinite_numbers_are_numbers():
     assert first_least(np.array([np.inf, 1.0, np.inf])) == 1
     assert first_least(np.array([np.inf, np.inf])) == 0

@@ -22,13 +22,9 @@ from fedmixtures._types import Array
 Number: TypeAlias = Array | np.number | float | int
 
 
-SINGLE = 3e-5
-"""The margin of float32."""
-
-
-def margin(dtype, single: float = SINGLE) -> float:
-    """The relative difference up to which two numbers count as equal; `single` in float32."""
-    return 1e-9 if np.dtype(dtype).itemsize >= 8 else single
+def margin(dtype) -> float:
+    """The relative difference up to which two numbers count as equal."""
+    return 1e-9 if np.dtype(dtype).itemsize >= 8 else 3e-5
 
 
 def clearly_less(a: Number, b: Number, scale: Number = 0.0):
@@ -39,25 +35,27 @@ def clearly_less(a: Number, b: Number, scale: Number = 0.0):
 
 
 def first_least(
-    costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0, single: float = SINGLE
+    costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0, within: float | None = None
 ) -> Any:
     """Where the least stands along an axis: the first of those that are equal up to rounding.
 
-    `scale` has the shape of the result, or is one number. NumPy gives NumPy, JAX gives JAX.
+    `scale` has the shape of the result, or is one number. `within` is the margin where it is to be
+    the same in any precision. NumPy gives NumPy, JAX gives JAX.
     """
     xp = jnp if isinstance(costs, jax.Array) else np
     least = costs.min(axis, keepdims=True)
     size = xp.maximum(abs(least), xp.expand_dims(scale, axis) if np.ndim(scale) else scale)
     finite = xp.isfinite(least)
-    most = least + xp.where(finite, margin(costs.dtype, single) * xp.where(finite, size, 0.0), 0.0)
+    width = margin(costs.dtype) if within is None else within
+    most = least + xp.where(finite, width * xp.where(finite, size, 0.0), 0.0)
     return (costs <= most).argmax(axis)
 
 
 def first_greatest(
-    scores: Float[Array, ...], axis: int = -1, scale: Number = 0.0, single: float = SINGLE
+    scores: Float[Array, ...], axis: int = -1, scale: Number = 0.0, within: float | None = None
 ) -> Any:
     """As `first_least`, of the greatest."""
-    return first_least(-scores, axis, scale, single)
+    return first_least(-scores, axis, scale, within)
 
 
 def in_order(values: np.ndarray, scale: float = 0.0) -> Int[np.ndarray, " n"]:

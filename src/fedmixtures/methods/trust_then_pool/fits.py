@@ -43,7 +43,8 @@ LLOYD_STEPS = 5
 LEAST = 0.05
 """A component of a smaller mass keeps its place: sums that were subtracted leave such crumbs."""
 SAME_FIT = 3e-6
-"""Scores of one fit under two orders of its components differ by less in float32."""
+"""Scores that differ by less are those of one fit, under two orders of its components: ten times
+what rounding makes of them in float32. Both precisions choose alike."""
 
 quick = partial(jit, quick=True)
 """Small programs that are called often: compiling is most of their time."""
@@ -103,13 +104,12 @@ class Fit(eqx.Module):
     def score(self, log_likelihood: Array, rows: Array) -> Any:
         r"""$\ell - \nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c)) - \frac12 p \ln N$, p parameters.
 
-        What fits of one set of rows are compared by, in the precision of the likelihood; least if
-        not finite.
+        What fits of one set of rows are compared by; least if not finite.
         """
         k, d = (self.theta.weights > 0).sum(-1), self.theta.n_features
         parameters = n_parameters(self.covariance_type, k, d)
         score = log_likelihood - self.penalty - 0.5 * parameters * xp.log(xp.maximum(rows, 1.0))
-        return xp.where(xp.isfinite(score), score, -np.inf).astype(log_likelihood.dtype)
+        return xp.where(xp.isfinite(score), score, -np.inf)
 
 
 def map_step(

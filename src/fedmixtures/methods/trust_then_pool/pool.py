@@ -44,7 +44,7 @@ LESS = 0.5
 MOST = 1e30
 """No sum over rows in common units is larger."""
 SAME_TOTAL = 3e-7
-"""Sums over everybody of the same log-likelihoods differ by less in float32."""
+"""The same of totals, whose rounding is less."""
 FEW = 100.0
 """Sums of more rows have a covariance for sure."""
 
@@ -341,7 +341,7 @@ def sound(total: Statistics) -> Any:
 def best_by(total: Array, own: Array) -> Any:
     """The choice with the greatest total; a node that got a bad one goes by its own."""
     good = xp.isfinite(total).all(-1, keepdims=True)
-    return first_greatest(xp.where(good, total, own), single=SAME_TOTAL)
+    return first_greatest(xp.where(good, total, own), within=SAME_TOTAL)
 
 
 @fused
