@@ -28,7 +28,7 @@ from fedmixtures.kernels.arrays import (
     xp,
 )
 from fedmixtures.methods.conversation import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
+from fedmixtures.methods.trust_then_pool.fits import LEAST, SAME_FIT, Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_last, to_add
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
@@ -43,6 +43,8 @@ LESS = 0.5
 """Rows that a total may have less than the node itself, by rounding."""
 MOST = 1e30
 """No sum over rows in common units is larger."""
+SAME_TOTAL = 3e-7
+"""Sums over everybody of the same log-likelihoods differ by less in float32."""
 FEW = 100.0
 """Sums of more rows have a covariance for sure."""
 
@@ -239,7 +241,8 @@ def _by_start(density: Array, n_starts: int) -> Any:
 @fused
 def _best_start(fit: Fit, total: Statistics, log_likelihood: Array) -> tuple[Fit, Statistics]:
     """By the score of each, from totals (nodes, starts)."""
-    best = first_greatest(fit.score(log_likelihood, total.mass.sum(-1)))
+    rows = total.mass.sum(-1)
+    best = first_greatest(fit.score(log_likelihood, rows), -1, rows.max(-1), SAME_FIT)
     return at((fit, total), (xp.arange(len(best)), best))
 
 
@@ -337,7 +340,8 @@ def sound(total: Statistics) -> Any:
 @fused
 def best_by(total: Array, own: Array) -> Any:
     """The choice with the greatest total; a node that got a bad one goes by its own."""
-    return first_greatest(xp.where(xp.isfinite(total).all(-1, keepdims=True), total, own))
+    good = xp.isfinite(total).all(-1, keepdims=True)
+    return first_greatest(xp.where(good, total, own), single=SAME_TOTAL)
 
 
 @fused
