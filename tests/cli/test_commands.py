@@ -79,7 +79,7 @@ def test_garbage_is_collected_rarely_in_a_process_of_our_own_alone(run):
     done = subprocess.run(
         [sys.executable, "-c", script, "--version"], capture_output=True, text=True, check=True
     )
-    assert int(done.stdout.split()[-1]) > 10 * before[0]
+    assert int(done.stdout.split()[-1]) > 10_000  # 700 or 2,000, as Python begins
 
 
 def test_every_command_says_something_before_it_loads_anything_heavy():
