@@ -195,7 +195,7 @@ def memory(n: int) -> dict[str, float]:
         for name, discrepancy in (("mmd", MMD()), ("kl", KL()), ("euclidean", Euclidean())):
             program = runner.dynamic(GTVMin(discrepancy, feasible=FEASIBLE), "float32")
             arguments = (program, groups, states, jnp.int32(0), jnp.int32(1), 1)
-            analysis = rounds.run_rounds.lower(*arguments).compile().compiled.memory_analysis()
+            analysis = rounds.run_rounds.lower(*arguments).compile().memory_analysis()
             found[f"{name}_temporaries"] = analysis.temp_size_in_bytes / 1e9
     return found
 

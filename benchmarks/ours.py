@@ -92,4 +92,4 @@ class Rounds:
         """Memory of intermediate values, as the compiler plans it."""
         with precision(self.dtype):
             compiled = rounds.run_rounds.lower(*self.arguments()).compile()
-            return compiled.compiled.memory_analysis().temp_size_in_bytes
+            return compiled.memory_analysis().temp_size_in_bytes

@@ -22,9 +22,13 @@ from fedmixtures._types import Array
 Number: TypeAlias = Array | np.number | float | int
 
 
-def margin(dtype) -> float:
-    """The relative difference up to which two numbers count as equal."""
-    return 1e-9 if np.dtype(dtype).itemsize >= 8 else 3e-5
+SINGLE = 3e-5
+"""The margin of float32."""
+
+
+def margin(dtype, single: float = SINGLE) -> float:
+    """The relative difference up to which two numbers count as equal; `single` in float32."""
+    return 1e-9 if np.dtype(dtype).itemsize >= 8 else single
 
 
 def clearly_less(a: Number, b: Number, scale: Number = 0.0):
@@ -34,7 +38,9 @@ def clearly_less(a: Number, b: Number, scale: Number = 0.0):
     return a < b - margin(xp.result_type(a, b)) * size
 
 
-def first_least(costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0) -> Any:
+def first_least(
+    costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0, single: float = SINGLE
+) -> Any:
     """Where the least stands along an axis: the first of those that are equal up to rounding.
 
     `scale` has the shape of the result, or is one number. NumPy gives NumPy, JAX gives JAX.
@@ -43,13 +49,15 @@ def first_least(costs: Float[Array, ...], axis: int = -1, scale: Number = 0.0) -
     least = costs.min(axis, keepdims=True)
     size = xp.maximum(abs(least), xp.expand_dims(scale, axis) if np.ndim(scale) else scale)
     finite = xp.isfinite(least)
-    most = least + xp.where(finite, margin(costs.dtype) * xp.where(finite, size, 0.0), 0.0)
+    most = least + xp.where(finite, margin(costs.dtype, single) * xp.where(finite, size, 0.0), 0.0)
     return (costs <= most).argmax(axis)
 
 
-def first_greatest(scores: Float[Array, ...], axis: int = -1, scale: Number = 0.0) -> Any:
+def first_greatest(
+    scores: Float[Array, ...], axis: int = -1, scale: Number = 0.0, single: float = SINGLE
+) -> Any:
     """As `first_least`, of the greatest."""
-    return first_least(-scores, axis, scale)
+    return first_least(-scores, axis, scale, single)
 
 
 def in_order(values: np.ndarray, scale: float = 0.0) -> Int[np.ndarray, " n"]:

@@ -31,6 +31,8 @@ class _Namespace:
 
 
 xp: Any = _Namespace()
+MOST_LINES = 0.9
+"""Share of the lines from which on all are worked on: see `worth_selecting`."""
 
 Tree = TypeVar("Tree")
 """A pytree of arrays."""
@@ -256,8 +258,11 @@ def _lines_with(flags: jax.Array, n: int) -> jax.Array:
 
 
 def worth_selecting(flags: np.ndarray) -> np.ndarray:
-    """The lines with a flag; on a device all, since every other length is another program."""
-    return np.flatnonzero(flags | dispatch.keeps_on_device())
+    """The lines with a flag; all where most have one, since a copy would cost more than it saves.
+
+    On a device always all, since every other length is another program.
+    """
+    return np.flatnonzero(flags | (flags.mean() > MOST_LINES) | dispatch.keeps_on_device())
 
 
 def with_either(flags: Array, index: Array, more: Array) -> Any:

@@ -282,8 +282,11 @@ def nodes_at_once() -> int:
 
 
 def hand_back_memory(n_nodes: int) -> None:
-    """What a step of many nodes no longer needs goes back to the system: glibc would keep it."""
-    if n_nodes > nodes_at_once():
+    """What a step of many nodes no longer needs goes back to the system: glibc would keep it.
+
+    To get it again takes a tenth of the time of a fit: with fewer nodes it is not worth that.
+    """
+    if n_nodes > 8 * nodes_at_once():
         with suppress(AttributeError, OSError, TypeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
 

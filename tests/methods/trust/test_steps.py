@@ -209,6 +209,26 @@ def test_centres_are_rows_and_differ(nodes):
         assert len(set(distance.argmin(1))) == K
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_one_fit_under_two_orders_of_components_is_the_first(dtype):
+    """Their scores differ in the last bits at most; a better fit is taken all the same."""
+    k, bit = 3, 4 * np.finfo(dtype).eps
+    theta = Mixture(
+        np.full((2, k), 1 / k), np.arange(2.0 * k).reshape(2, k, 1), np.ones((2, k, 1, 1))
+    )
+    mass = np.full((2, k), 15.0)
+
+    def fit(number, factor):
+        parts = [part.astype(dtype) for part in theta.parts]
+        sums = np.array([-97.0, -97.0]) * factor, mass, mass[..., None], mass[..., None, None]
+        own = Statistics(*(part.astype(dtype) for part in sums))
+        return fits.Fit(Mixture(parts[0], parts[1] + number, parts[2]), own, np.zeros(2, dtype))
+
+    better = np.array([1 - bit, 1 - 1e-4])
+    found = fits.best_of([fit(0, np.ones(2)), fit(100, better), fit(200, better * (1 - bit))])
+    np.testing.assert_array_equal(found.means[:, 0, 0], [0.0, 103.0])
+
+
 def test_starts_are_made_of_releases_alone(data, nodes, own):
     """Other rows, the same releases: what leaders offer is the same, and says what it is."""
     rows = data.rows + np.random.default_rng(0).normal(size=data.rows.shape)

@@ -40,10 +40,13 @@ class Tiles(eqx.Module):
 
     @property
     def at_once(self) -> tuple[int, int]:
-        """Tiles and fits in one call, at most: no more than a few times all there are."""
-        tiles = min(
-            max(16, rows_at_once(self.x.shape[2]) // self.count.shape[1]), 8 * len(self.count)
-        )
+        """Tiles and fits in one call, at most: no more than a few times all there are.
+
+        Calls cost more on a GPU, what fills them up costs more on a CPU.
+        """
+        times = 8 if dispatch.on_gpu() else 2
+        tiles = max(16, rows_at_once(self.x.shape[2]) // self.count.shape[1])
+        tiles = min(tiles, times * len(self.count))
         return tiles, max(1, tiles // self.per_fit)
 
 
@@ -122,10 +125,13 @@ class Entries:
         """The entries of a batch, filled up with such that count nothing (NumPy)."""
         here, first = batch.entries, batch.fits.start
         fill = batch.room - (here.stop - here.start)
-        pad = lambda part, value: np.concatenate([part[here], np.full(fill, value, part.dtype)])
-        owner = pad(self.owner - first, fits - 1)
-        begin = np.concatenate([[0], np.flatnonzero(np.diff(owner)) + 1])
-        number = np.arange(batch.room) - np.repeat(begin, np.diff([*begin, batch.room]))
+
+        def pad(part, value):
+            part = part[here]
+            return np.append(part, np.full(fill, value, part.dtype)) if fill else part
+
+        owner = pad(self.owner, first + fits - 1) - first
+        number = np.arange(batch.room) - np.searchsorted(owner, owner)
         entry = pad(self.tile, 0), owner, pad(self.leave, ALL), pad(self.scale, 0.0)
         return Work(*entry, number.astype(np.uint32))
 
@@ -192,7 +198,8 @@ def _cut(entries: Entries, lines: tuple, fits: int) -> Callable[[Batch], tuple[W
 
     def of(part, here):
         part = part[here]
-        return np.concatenate([part, np.repeat(part[:1], fits - len(part), axis=0)])
+        fill = fits - len(part)
+        return np.concatenate([part, np.repeat(part[:1], fill, axis=0)]) if fill else part
 
     def cut(batch):
         given = jax.tree.map(lambda part: of(part, batch.fits), lines)

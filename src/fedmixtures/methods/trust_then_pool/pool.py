@@ -28,7 +28,7 @@ from fedmixtures.kernels.arrays import (
     xp,
 )
 from fedmixtures.methods.conversation import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import LEAST, Base, Fit, best_of
+from fedmixtures.methods.trust_then_pool.fits import LEAST, SAME_FIT, Base, Fit, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_last, to_add
 from fedmixtures.methods.trust_then_pool.own import Heard, Level
 from fedmixtures.mixture.mixture import Mixture
@@ -43,6 +43,8 @@ LESS = 0.5
 """Rows that a total may have less than the node itself, by rounding."""
 MOST = 1e30
 """No sum over rows in common units is larger."""
+SAME_TOTAL = 3e-7
+"""Sums over everybody of the same log-likelihoods differ by less in float32."""
 FEW = 100.0
 """Sums of more rows have a covariance for sure."""
 
@@ -75,11 +77,13 @@ def pooled_level(
     first, each, then = steps
     starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
-    best = yield from _best(nodes, starts, group, strengths[0], first)
-    del starts
+    best = _best(nodes, starts, group, strengths[0], first)
+    del starts  # the steps drop what they have used, if no name holds it here
     nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
-    fit, total = repeated(best, len(strengths))
-    fit, total = yield from _stepped(nodes, fit, total, nu, group, each)
+    fit, total = repeated((yield from best), len(strengths))
+    going_on = _stepped(nodes, fit, total, nu, group, each)
+    del fit, total
+    fit, total = yield from going_on
 
     def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
         """Log-likelihoods of held-out rows, with each strength."""
@@ -216,9 +220,9 @@ def _best(
     """A few steps from every start; each group goes on from its best."""
     n_starts = starts.weights.shape[1]
     how = np.full((nodes.n, n_starts), nu), group
-    fit, total = yield from _stepped(
-        nodes, *(yield from _begun(nodes, starts, *how)), *how, n_steps
-    )
+    begun = _begun(nodes, starts, *how)
+    del starts
+    fit, total = yield from _stepped(nodes, *(yield from begun), *how, n_steps)
 
     def judged(part: Nodes, _: slice, theta: Mixture) -> tuple[Any, Any]:
         density = part.densities(part.all_rows(n_starts), nodes_last(theta))
@@ -237,7 +241,8 @@ def _by_start(density: Array, n_starts: int) -> Any:
 @fused
 def _best_start(fit: Fit, total: Statistics, log_likelihood: Array) -> tuple[Fit, Statistics]:
     """By the score of each, from totals (nodes, starts)."""
-    best = first_greatest(fit.score(log_likelihood, total.mass.sum(-1)))
+    rows = total.mass.sum(-1)
+    best = first_greatest(fit.score(log_likelihood, rows), -1, rows.max(-1), SAME_FIT)
     return at((fit, total), (xp.arange(len(best)), best))
 
 
@@ -264,6 +269,7 @@ def _begun(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Statistics under mixtures (nodes, several, ...), and their totals."""
     fit = nodes.in_parts(_sums, theta, nu)
+    del theta
     return fit, (yield from _total(nodes, fit, group))
 
 
@@ -334,7 +340,8 @@ def sound(total: Statistics) -> Any:
 @fused
 def best_by(total: Array, own: Array) -> Any:
     """The choice with the greatest total; a node that got a bad one goes by its own."""
-    return first_greatest(xp.where(xp.isfinite(total).all(-1, keepdims=True), total, own))
+    good = xp.isfinite(total).all(-1, keepdims=True)
+    return first_greatest(xp.where(good, total, own), single=SAME_TOTAL)
 
 
 @fused
