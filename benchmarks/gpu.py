@@ -175,7 +175,7 @@ def default_fit(n: int, k: int, d: int, m: int) -> dict:
 
 def forget(data: NodeData, network: Network) -> None:
     """What they would work out only once: every attempt is to pay for it."""
-    for name in ("label_hashes", "has_gaps"):
+    for name in ("label_hashes", "has_gaps", "_total_weights"):
         data.__dict__.pop(name, None)
     network.__dict__.pop("degree", None)
 

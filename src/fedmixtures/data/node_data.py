@@ -135,6 +135,10 @@ class NodeData:
 
     def total_weights(self) -> np.ndarray:
         """Sum of the row weights of each node."""
+        return self._total_weights
+
+    @cached_property
+    def _total_weights(self) -> np.ndarray:
         return np.add.reduceat(self.row_weights, self.offsets[:-1])
 
 
