@@ -175,7 +175,8 @@ def default_fit(n: int, k: int, d: int, m: int) -> dict:
 
 def forget(data: NodeData, network: Network) -> None:
     """What they would work out only once: every attempt is to pay for it."""
-    data.__dict__.pop("label_hashes", None)
+    for name in ("label_hashes", "has_gaps", "_total_weights"):
+        data.__dict__.pop(name, None)
     network.__dict__.pop("degree", None)
 
 

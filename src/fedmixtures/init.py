@@ -74,13 +74,13 @@ class KMeansStart:
         data = filled(data)
         ridge = default_ridge if self.ridge is None else self.ridge
         batched = self.batched or (self.batched is None and data.n_nodes >= BATCHED_FROM)
-        seeds = seeds_of_many(seed, data.label_hashes) if batched else None
-        if seeds is not None and dispatch.sorts_on_device():
-            return sorted_on_device(data, n_components, seeds, self.n_init, ridge)
+        if batched and dispatch.sorts_on_device():
+            return sorted_on_device(data, n_components, seed, self.n_init, ridge)
         data = distinct_rows_of_all(data)
         counts = dict(zip(data.labels, data.counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
-        if seeds is not None:
+        if batched:
+            seeds = seeds_of_many(seed, data.label_hashes)
             return mixtures_of_many(data, n_components, seeds, self.n_init, ridge)
         found = [
             self._one_node(*data.of(i), k, node_seed(seed, data.labels[i]), ridge)
@@ -185,7 +185,7 @@ def mixtures_of_many(
 
 
 def sorted_on_device(
-    data: NodeData, n_components: Sequence[int], seeds: np.ndarray, n_init: int, ridge: float
+    data: NodeData, n_components: Sequence[int], seed: int, n_init: int, ridge: float
 ) -> Mixture:
     """`mixtures_of_many` of rows in any order: the device sorts them and joins equal ones too.
 
@@ -197,7 +197,8 @@ def sorted_on_device(
     distinct = np.zeros(data.n_nodes, dtype=np.int64)
     level = np.float64(ridge)  # a number of the program, not a part of it
     with double():
-        table = jnp.asarray(data.rows), jnp.asarray(data.row_weights)
+        table = jax.device_put((data.rows, data.row_weights))
+        seeds = seeds_of_many(seed, data.label_hashes)  # a million names while rows are copied
         for nodes, batch, m, k in _batches(data.counts, k_of, n_init):
             begin = data.offsets[batch], data.counts[batch]
             found, n_rows = _sorted_and_clustered(*table, *begin, seeds[batch], level, m, k, n_init)

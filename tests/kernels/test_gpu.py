@@ -13,11 +13,12 @@ from fedmixtures.kernels.gpu.drawing import drawn_points_gpu
 from fedmixtures.kernels.gpu.likelihood import GpuRows, nll_gpu, statistics_gpu
 from fedmixtures.kernels.gpu.matching import matched_mean_gpu
 from fedmixtures.kernels.gpu.pair_sums import GpuAtoms, atom_sums_gpu
+from fedmixtures.kernels.gpu.tiles import TILE
 from fedmixtures.mixture.arithmetic import double
 
-pytestmark = pytest.mark.slow  # interpreted, these take minutes
+pytestmark = pytest.mark.slow  # interpreted, these take half a minute
 
-NODES = 70  # more than a tile, and no multiple of it
+NODES = TILE + 6  # no whole number of tiles
 
 
 def mixtures(rng, *batch, k=2, d=2):
@@ -128,7 +129,7 @@ def test_drawn_points_pull_as_those_of_the_cpu(d):
     rng = np.random.default_rng(30 + d)
     weight = rng.uniform(size=(NODES, 3))
     weight[:, 2] = 0  # a slot nobody uses
-    weight[:64, 1:] = 0  # a whole tile with a single neighbour each
+    weight[:TILE, 1:] = 0  # a whole tile with a single neighbour each
     weight[7] = 0
     discrepancy = KL(6)
     with double():
@@ -142,6 +143,8 @@ def test_drawn_points_pull_as_those_of_the_cpu(d):
         found = jax.jit(lambda own: drawn.pull(own, interpret=True))(own)
     points = np.asarray(drawn.rows.x).reshape(3, 6, d, -1)
     np.testing.assert_allclose(points[0, ..., 3], np.asarray(plain.points)[3, 0], rtol=1e-12)
-    np.testing.assert_allclose(points[1, ..., 69], np.asarray(plain.points)[69, 1], rtol=1e-12)
+    np.testing.assert_allclose(
+        points[1, ..., NODES - 1], np.asarray(plain.points)[-1, 1], rtol=1e-12
+    )
     for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)

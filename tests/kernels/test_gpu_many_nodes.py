@@ -12,7 +12,7 @@ from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.gpu import clustering
 from fedmixtures.mixture.arithmetic import double, precision
 
-pytestmark = pytest.mark.slow  # interpreted, these take minutes
+pytestmark = pytest.mark.slow  # interpreted, these take half a minute
 
 
 def data_of(counts, seed=0, digits=None):

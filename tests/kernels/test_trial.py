@@ -1,12 +1,10 @@
 """Kernels are tried before they are relied on, and left out with a warning if they fail."""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import pytest
 
-from fedmixtures.kernels import trial
+from fedmixtures.kernels import dispatch, trial
 from fedmixtures.kernels.gpu import clustering, drawing, likelihood, matching, pair_sums
 from fedmixtures.mixture.arithmetic import precision
 
@@ -24,18 +22,20 @@ def test_kernels_can_be_written_for_a_gpu(monkeypatch, module, dtype):
     """Not compiled, for which it takes the GPU's compiler, but put into its language."""
 
     def written(kernel, plain, dtype, *inputs):
-        with precision(dtype), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the next JAX has another language
-            try:
-                program = jax.jit(kernel).trace(*inputs).lower(lowering_platforms=("cuda",))
-            except RuntimeError as error:  # since JAX 0.11
-                if "No supported GPU devices" not in str(error):
-                    raise
-                pytest.skip("no GPU here, which this JAX asks for before it writes a kernel")
-        assert "triton" in program.as_text()
+        with precision(dtype):
+            program = jax.jit(kernel).trace(*inputs).lower(lowering_platforms=("cuda",))
+        assert "mosaic_gpu" in program.as_text()
 
     monkeypatch.setattr(module, "compare", written)
     module.trial(3, 2, dtype)
+
+
+@pytest.mark.skipif(not dispatch.on_gpu(), reason="says what a GPU uses, and there is none here")
+@pytest.mark.parametrize("module", KERNELS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gpu_uses_the_kernel(module, dtype):
+    assert trial.passes(module.trial, 5, 2, dtype)
+    assert trial.outcomes()[f"{module.__name__}, k=5, d=2, {dtype}"] == "kernel"
 
 
 def test_a_wrong_kernel_fails_its_trial(monkeypatch):

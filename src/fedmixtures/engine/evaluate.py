@@ -66,7 +66,7 @@ class Evaluator:
         """Eq. (1) of every node: minus the weighted mean log-density of its rows."""
         data = self.data
         with double(), compilation_cache():
-            if dispatch.keeps_on_device() and not np.isnan(data.rows).any():
+            if dispatch.keeps_on_device() and not data.has_gaps:
                 held = data.rows, data.row_weights, Stretches(data.offsets[:-1], len(data.rows))
                 return np.asarray(_losses_by_row(theta, *held))
             layout = self._layout

@@ -194,7 +194,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         warn_of_columns(data, getattr(self, "feature_names_in_", None))
         problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
         init = resolve.resolve_start(self.init)
-        missing = int(np.isnan(data.rows).sum())
+        missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
         teller.say(
             f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "

@@ -55,8 +55,13 @@ def compare(
     kernel: Callable[..., Any], plain: Callable[..., Any], dtype: str, *inputs: Any
 ) -> None:
     """Raise if the two give different numbers for the same inputs (NumPy arrays or keys)."""
-    with precision(dtype):
-        found, wanted = jax.jit(kernel)(*inputs), jax.jit(plain)(*inputs)
+
+    def result(form: Callable[..., Any]) -> Any:
+        with precision(dtype):  # of each thread by itself
+            return jax.jit(form)(*inputs)
+
+    with ThreadPoolExecutor(2) as pool:  # compiling takes nearly all the time
+        found, wanted = pool.map(result, (kernel, plain))
     tolerance = 1e-3 if dtype == "float32" else 1e-9
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         scale = 1 + np.abs(b).max()

@@ -76,9 +76,9 @@ def remedy_for_gaps() -> str:
 
 def check_gaps(method: Method, data: NodeData) -> None:
     """Missing cells only for methods that fit them, and no column without any."""
-    missing = np.isnan(data.rows)
-    if not missing.any():
+    if not data.has_gaps:
         return
+    missing = np.isnan(data.rows)
     if not method.fits_gaps:
         raise ValueError(
             f"cells are missing ({int(missing.sum())} are NaN), and {type(method).__name__} cannot "

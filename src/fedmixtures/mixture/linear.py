@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -22,6 +22,8 @@ UNROLLED = 4  # up to this many features matrix algebra is written out entry by 
 
 Triangle = list[list[Array]]
 """Lower triangle of a symmetric or triangular matrix, an array (the batch) per entry."""
+Root = Callable[[Array], Array]
+"""How a kernel takes a square root."""
 
 
 def lower_triangle(matrices: Float[Array, "... d d"]) -> Triangle:
@@ -46,19 +48,19 @@ def symmetric(entries: Triangle) -> Float[Array, "... d d"]:
     return jnp.stack(rows, axis=-2)
 
 
-def cholesky_entries(entries: Triangle) -> Triangle:
+def cholesky_entries(entries: Triangle, sqrt: Root = jnp.sqrt) -> Triangle:
     r"""$L$ with $A = LL^\top$, entry by entry over the batch."""
-    return _cholesky_entries(entries)[0]
+    return _cholesky_entries(entries, sqrt)[0]
 
 
-def _cholesky_entries(entries: Triangle) -> tuple[Triangle, list[Array], list[Array]]:
+def _cholesky_entries(entries: Triangle, sqrt: Root) -> tuple[Triangle, list[Array], list[Array]]:
     """The factor, the inverses of its diagonal, and the squares of its diagonal."""
     d = len(entries)
     factor: Triangle = [[entries[i][j] for j in range(i + 1)] for i in range(d)]
     inverse_diagonal, pivots = [], []
     for j in range(d):
         pivots.append(factor[j][j] - sum_of(factor[j][p] * factor[j][p] for p in range(j)))
-        factor[j][j] = jnp.sqrt(pivots[j])
+        factor[j][j] = sqrt(pivots[j])
         inverse_diagonal.append(1.0 / factor[j][j])
         for i in range(j + 1, d):
             below = factor[i][j] - sum_of(factor[i][p] * factor[j][p] for p in range(j))
@@ -66,10 +68,10 @@ def _cholesky_entries(entries: Triangle) -> tuple[Triangle, list[Array], list[Ar
     return factor, inverse_diagonal, pivots
 
 
-def inverse_cholesky_entries(entries: Triangle) -> tuple[Triangle, Array]:
+def inverse_cholesky_entries(entries: Triangle, sqrt: Root = jnp.sqrt) -> tuple[Triangle, Array]:
     r"""$L^{-1}$ with $A = LL^\top$, and $\ln|A|$, entry by entry over the batch."""
     d = len(entries)
-    factor, inverse_diagonal, pivots = _cholesky_entries(entries)
+    factor, inverse_diagonal, pivots = _cholesky_entries(entries, sqrt)
     log_determinant = sum_of(jnp.log(pivot) for pivot in pivots)
     inverse: Triangle = []
     for i in range(d):

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Key
 
 from fedmixtures._types import Array
 from fedmixtures.mixture.arithmetic import fast_log
-from fedmixtures.mixture.linear import cholesky
+from fedmixtures.mixture.linear import Root, cholesky
 from fedmixtures.mixture.mixture import Mixture
 
 ROUNDS = 10
@@ -102,7 +102,7 @@ def uniform(words: jax.Array) -> jax.Array:
     return ((words >> np.uint32(9)).astype(jnp.float32) + np.float32(0.5)) * np.float32(2**-23)
 
 
-def normal(uniforms: jax.Array) -> jax.Array:
+def normal(uniforms: jax.Array, sqrt: Root = jnp.sqrt) -> jax.Array:
     r"""Standard normal numbers $\sqrt2\, \mathrm{erf}^{-1}(2u - 1)$, in the precision of $u$.
 
     Giles's two polynomials in $w = -\ln 4u(1-u)$ ("Approximating the erfinv function", 2010), good
@@ -111,7 +111,7 @@ def normal(uniforms: jax.Array) -> jax.Array:
     """
     w = -fast_log(4 * uniforms * (1 - uniforms))
     centre = _polynomial(_CENTRE, w - 2.5)
-    tail = _polynomial(_TAIL, jnp.sqrt(w) - 3)
+    tail = _polynomial(_TAIL, sqrt(w) - 3)
     return np.sqrt(2.0).astype(uniforms.dtype) * (2 * uniforms - 1) * jnp.where(w < 5, centre, tail)
 
 

@@ -244,7 +244,7 @@ def _merge(groups: list[np.ndarray], counts: np.ndarray, degree: np.ndarray) -> 
         }
         (i, j), least = min(extra.items(), key=lambda item: item[1])
         total = sum(cost(*size) for size in sizes)
-        if least > max(GROUP_OVERHEAD, 0.02 * total):
+        if least > max(GROUP_OVERHEAD, dispatch.tolerable_padding() * total):
             break
         groups[j], sizes[j] = np.concatenate([groups[j], groups[i]]), joined(sizes[i], sizes[j])
         del groups[i], sizes[i]

@@ -74,8 +74,8 @@ def fill_on_gpu(
         weight = _longer(network.weight, len(source), 0, dtype)
         rank = _longer(ranks(hashes), n + 1, n, np.int32)
         edges = _sorted_edges(source, target, weight, rank)
-        rows = jnp.asarray(_longer(data.rows, room(len(data.rows)), 0, dtype))
-        row_weights = jnp.asarray(_longer(data.row_weights, len(rows), 0, dtype))
+        rows = jax.device_put(_longer(data.rows, room(len(data.rows)), 0, dtype))
+        row_weights = jax.device_put(_longer(data.row_weights, len(rows), 0, dtype))
         groups, first = [], 0
         for plan in plans:
             places = plan.blocks * plan.width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -79,6 +80,11 @@ class Run:
         self.capacity = 1 << (chunk - 1).bit_length()
         self.trace = Trace(program.pull_share, options.keep_nodes, program.descends)
         self.converged = False
+        # Nobody waits for the record of a chunk: it is read while the next one runs.
+        unwatched = options.watch is None and options.tol == 0 and len(options.devices) < 2
+        self.reads_later = unwatched and not self.search
+        self.reader = ThreadPoolExecutor(1)
+        self.reading: Future[Trouble | None] | None = None
 
     def _runner(self) -> Runner:
         o, rest = self.options, (self.network, self.options.dtype)
@@ -128,12 +134,12 @@ class Run:
                     after, infos, rate = found
                 else:
                     after, infos = self.run(self.program, states, done, n)
-                trouble = self.trace.extend(infos, rate)
+                trouble = self.noted(infos, n, rate)
                 if trouble is not None and not self.search:
                     return self.diverged(trouble)
                 states, done = after, done + n
                 self.report(states, done, n)
-                if self.settled(infos, states):
+                if self.settled(states):
                     break
         except KeyboardInterrupt:
             if not self.options.keep_interrupted:
@@ -141,46 +147,65 @@ class Run:
             status = Status.INTERRUPTED
         return self.ended(states, done, status)
 
-    def searched(self, states, done: int) -> tuple[Any, Info, float] | None:
+    def noted(self, infos: Any, n: int, rate: float | None) -> Trouble | None:
+        """Record these rounds; what was wrong with them, or with those before if they wait."""
+        if not self.reads_later:
+            return self._note(infos, n, rate)
+        before, self.reading = self.reading, self.reader.submit(self._note, infos, n, rate)
+        return before and before.result()
+
+    def caught_up(self) -> Trouble | None:
+        """Have all rounds recorded; what was wrong with the last."""
+        return self.reading and self.reading.result()
+
+    def _note(self, infos: Any, n: int, rate: float | None) -> Trouble | None:
+        self.seen = self.per_node(infos, n)
+        return self.trace.extend(self.seen, rate)
+
+    def searched(self, states, done: int) -> tuple[Any, Any, float] | None:
         """One round with the first step that the search accepts; None if there is none."""
         search, last = self.search, self.trace.last_rate
         rate = search.first if last is None else search.longer * last
         while rate > search.smallest:
             after, infos = self.run(self._compiled(self.given.with_rate(rate)), states, done, 1)
-            decrease = self.objective(infos) - self.objective(self.look(after, done + 1))
-            if search.accepts(decrease, float(infos.moved.sum()), rate, self.given.n_local_steps):
+            seen, ahead = self.per_node(infos, 1), self.look(after, done + 1)
+            decrease = self.objective(seen) - self.objective(ahead)
+            if search.accepts(decrease, float(seen.moved.sum()), rate, self.given.n_local_steps):
                 return after, infos, rate
             rate *= search.shorter
         return None
 
-    def settled(self, infos: Info, states) -> bool:
-        """Whether the last of these rounds hardly changed any node's parameters."""
+    def settled(self, states) -> bool:
+        """Whether the last of the rounds hardly changed any node's parameters."""
         if self.options.tol == 0:
             return False
         size = sum(
             np.square(part).reshape(len(part), -1).sum(1) for part in self.theta(states).parts
         )
-        self.converged = bool((infos.moved[-1] <= self.options.tol**2 * size).all())
+        self.converged = bool((self.seen.moved[-1] <= self.options.tol**2 * size).all())
         return self.converged
 
     def objective(self, infos: Info) -> float:
         """The objective of the state a single round began with."""
         return float(infos.fit.sum() + self.given.pull_share * infos.pull.sum())
 
-    def run(self, program, states, done: int, n: int) -> tuple[Any, Info]:
-        """`n` rounds: the states after them, and what each of them showed, (rounds, nodes)."""
-        after, infos = self.runner.run(program, states, done, n, self.capacity)
+    def run(self, program, states, done: int, n: int) -> tuple[Any, Any]:
+        """`n` rounds: the states after them, and what each of them showed, by group."""
+        return self.runner.run(program, states, done, n, self.capacity)
+
+    def per_node(self, infos: Any, n: int) -> Info:
+        """What each of `n` rounds showed, (rounds, nodes)."""
         # The record leads with rounds; gather wants (blocks, nodes) in front.
         in_front = jax.tree.map(lambda part: np.moveaxis(on_host(part)[:n], 0, -1), infos)
         per_node = gather(in_front, self.layout)
-        return after, jax.tree.map(lambda part: np.ascontiguousarray(part.T), per_node)
+        return jax.tree.map(lambda part: np.ascontiguousarray(part.T), per_node)
 
     def look(self, states, done: int) -> Info:
         """What can be seen of these states: a round that is run and forgotten.
 
         One round more in a whole run is cheaper than compiling a second program for it.
         """
-        return self.run(self.program, states, done, 1)[1]
+        return self.per_node(self.run(self.program, states, done, 1)[1], 1)
 
     def theta(self, states) -> Mixture:
         """The mixtures of all nodes in the order of their labels, float64 NumPy."""
@@ -211,7 +236,7 @@ class Run:
 
     def ended(self, states, done: int, status: Status) -> Solution:
         """Look at the last states too; they may be the first bad ones."""
-        trouble = self.trace.extend(self.look(states, done), self.given.rate)
+        trouble = self.caught_up() or self.trace.extend(self.look(states, done), self.given.rate)
         if trouble is not None and not self.search:
             return self.diverged(trouble)
         message = ""
@@ -239,6 +264,7 @@ class Run:
 
     def diverged(self, trouble: Trouble) -> Solution:
         """Go back to the last good round; rounds are repeatable, so it is simply run again."""
+        self.caught_up()
         good = self.trace.best_before(trouble.round)
         states, done = self.initial, 0
         while done < good:

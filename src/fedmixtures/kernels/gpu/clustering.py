@@ -1,8 +1,8 @@
-"""Lloyd's iteration of very many nodes as one GPU kernel (Pallas): every node ends by itself.
+"""Lloyd's iteration of very many nodes as one GPU kernel: every node ends by itself.
 
 A thread holds the centres of one restart of one node and streams the node's rows past them until
 they settle. Same steps as `cpu.clustering.lloyd`, which explains them. Labels are never kept: those
-of the step before are found again from the centres before. `interpret=True` runs it on any machine.
+of the step before are found again from the centres before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 from jaxtyping import Float
 
 from fedmixtures._ties import clearly_less
@@ -26,7 +25,7 @@ from fedmixtures.kernels.cpu.clustering import (
     mean_variance,
 )
 from fedmixtures.kernels.gpu import tiles
-from fedmixtures.kernels.gpu.tiles import TILE, nodes_last, trailing
+from fedmixtures.kernels.gpu.tiles import TILE, nodes_last, nodes_of
 from fedmixtures.kernels.trial import compare
 from fedmixtures.mixture.linear import sum_of
 
@@ -47,26 +46,24 @@ def lloyd_gpu(
     restarts = len(centres) // nodes
     starts = nodes_last(centres.reshape(nodes, restarts * k * d))
     tolerance = nodes_last(TOLERANCE * mean_variance(x, weights))
-    count = nodes_last(tiles.in_use(weights))
-    places = len(count)
-    arrays = (nodes_last(x.reshape(nodes, d * m)), nodes_last(weights), count, tolerance)
-    of_one = lambda size: pl.BlockSpec((size, TILE), lambda s, i: (s, i))
+    count = tiles.in_use(weights)
+    arrays = (starts, nodes_last(x.reshape(nodes, d * m)), nodes_last(weights))
+    places = starts.shape[-1]
     sizes, dtypes = (m, k * d, 1), (jnp.int32, x.dtype, x.dtype)
-    found = pl.pallas_call(
+    found = tiles.call(
         partial(_kernel, k=k, d=d, m=m),
-        grid=(restarts, places // TILE),
-        in_specs=[of_one(k * d), *map(trailing, arrays)],
-        out_specs=[of_one(size) for size in sizes],
-        out_shape=[
+        {"tile": places // TILE, "restart": restarts},
+        [
             jax.ShapeDtypeStruct((restarts * size, places), dtype)
             for size, dtype in zip(sizes, dtypes, strict=True)
         ],
-        **tiles.options(interpret),
-    )(starts, *arrays)
+        (*arrays, nodes_last(count), tiles.most_in_use(weights), tolerance),
+        interpret=interpret,
+    )
     by_node = (part.T[:nodes].reshape(nodes * restarts, -1) for part in found)
     labels, moved, inertia = by_node
     # Rows behind the last one of a tile were never looked at.
-    behind = jnp.arange(m)[None] >= jnp.repeat(tiles.in_use(weights), restarts)[:, None]
+    behind = jnp.arange(m)[None] >= jnp.repeat(count, restarts)[:, None]
     return Clustering(jnp.where(behind, 0, labels), moved.reshape(-1, k, d), inertia[:, 0])
 
 
@@ -96,25 +93,29 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
 
 
 def _kernel(
+    tile,
+    restart,
     start_ref,
     x_ref,
     weight_ref,
     count_ref,
+    in_use_ref,
     tolerance_ref,
     label_ref,
     centre_ref,
     inertia_ref,
     *,
-    k,
-    d,
-    m,
+    k: int,
+    d: int,
+    m: int,
 ):
     """One restart of one tile of nodes; every value below is a vector over the tile."""
-    count, tolerance = count_ref[...], tolerance_ref[...]
-    n_rows = count.max()
-    zero, none = jnp.zeros_like(tolerance), jnp.zeros_like(count)
-    start = [[start_ref[c * d + i, :] for i in range(d)] for c in range(k)]
-    read = lambda r: ([x_ref[i * m + r, :] for i in range(d)], weight_ref[r, :])
+    at = nodes_of(tile)
+    count, tolerance, n_rows = count_ref[at], tolerance_ref[at], in_use_ref[tile]
+    zero, none = tiles.zeros(tolerance), tiles.zeros(count)
+    first = restart * k * d
+    start = [[start_ref[first + c * d + i, at] for i in range(d)] for c in range(k)]
+    read = lambda r: ([x_ref[i * m + r, at] for i in range(d)], weight_ref[r, at])
 
     def step(carry):
         centres, before, done, settled, t, _ = carry
@@ -130,25 +131,25 @@ def _kernel(
         return keep(moved, centres), keep(centres, before), ended, settled, t + 1, (1 - ended).max()
 
     unfinished = lambda carry: (carry[-2] < MAX_STEPS) & (carry[-1] > 0)
-    done = jnp.where(count > 0, 0, 1)
-    first = (start, start, done, none, jnp.int32(0), (1 - done).max())
-    centres, before, _, settled, _, _ = jax.lax.while_loop(unfinished, step, first)
+    done = jnp.where(count > 0, none, none + 1)
+    begin = (start, start, done, none, jnp.int32(0), (1 - done).max())
+    centres, before, _, settled, _, _ = jax.lax.while_loop(unfinished, step, begin)
 
     def last_look(r, inertia):
         """Where centres moved last, labels are those of the centres after."""
         x, weight = read(r)
         label, distance = _nearest(centres, x)
-        label_ref[r, :] = jnp.where(settled > 0, _nearest(before, x)[0], label)
+        label_ref[restart * m + r, at] = jnp.where(settled > 0, _nearest(before, x)[0], label)
         return inertia + weight * distance
 
-    inertia_ref[0, :] = jax.lax.fori_loop(0, n_rows, last_look, zero)
-    for at, centre in enumerate(_all(centres)):
-        centre_ref[at, :] = centre
+    inertia_ref[restart, at] = jax.lax.fori_loop(0, n_rows, last_look, zero)
+    for i, centre in enumerate(_all(centres)):
+        centre_ref[first + i, at] = centre
 
 
 def _moved(centres, before, done, read, n_rows):
     """The means of the rows nearest to each centre, and whether these are the rows of before."""
-    zero, d = jnp.zeros_like(centres[0][0]), len(centres[0])
+    zero, d = tiles.zeros(centres[0][0]), len(centres[0])
 
     def one_row(r, carry):
         sums, same = carry
@@ -159,8 +160,9 @@ def _moved(centres, before, done, read, n_rows):
         return _with_row(sums, label, x, weight), same
 
     blank = [[zero] * (1 + d) for _ in centres]
-    sums, same = jax.lax.fori_loop(0, n_rows, one_row, (blank, jnp.ones(done.shape, jnp.int32)))
-    empty = [jnp.where((total[0] == 0) & (done == 0), 1, 0) for total in sums]
+    sums, same = jax.lax.fori_loop(0, n_rows, one_row, (blank, 1 + tiles.zeros(done)))
+    none = tiles.zeros(done)
+    empty = [jnp.where((total[0] == 0) & (done == 0), none + 1, none) for total in sums]
     fill = lambda sums: _filled(sums, empty, centres, read, n_rows)
     sums = jax.lax.cond(sum_of(empty).max() > 0, fill, lambda sums: sums, sums)
     moved = [
@@ -218,7 +220,7 @@ def _filled(sums, empty, centres, read, n_rows):
                 pick(row_weight, weight),
             )
 
-        nothing, nowhere = jnp.zeros_like(sums[0][0]), jnp.full_like(empty[0], -1)
+        nothing, nowhere = tiles.zeros(sums[0][0]), tiles.zeros(empty[0]) - 1
         begin = (nothing - 1, nowhere, nowhere, [nothing] * len(read(0)[0]), nothing)
         _, where, label, x, weight = jax.lax.fori_loop(0, n_rows, farther, begin)
         weight = jnp.where(empty[c] > 0, weight, 0)

@@ -1,8 +1,7 @@
-"""Drawing the points of a KL round as one GPU kernel (Pallas), straight into the layout they need.
+"""Drawing the points of a KL round as one GPU kernel, straight into the layout they need.
 
 A thread draws the points of one (node, neighbour) and adds up their log-density; the same numbers
 as `cpu.drawing.sample_slots` gives. Slots that no node of a tile uses are left out.
-`interpret=True` runs it on any machine.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerNode, PerSlot, SlotKeys
 from fedmixtures.kernels.cpu.drawing import draw_points
 from fedmixtures.kernels.gpu import tiles
 from fedmixtures.kernels.gpu.likelihood import GpuRows, factor_and_constant, nll_gpu, square
-from fedmixtures.kernels.gpu.tiles import TILE
+from fedmixtures.kernels.gpu.tiles import TILE, nodes_of
 from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.linear import cholesky_entries, sum_of
 from fedmixtures.mixture.mixture import Mixture
@@ -49,27 +47,18 @@ def drawn_points_gpu(
     k, d = neighbours.n_components, neighbours.n_features
     dtype = neighbours.means.dtype
     arrays = [tiles.flat(part) for part in (*neighbours.parts, jr.key_data(keys))]
-    in_use = tiles.whole_tiles(tiles.in_use(weight))
-    weight = tiles.whole_tiles(weight)
-    places = len(weight)
-    used = jnp.arange(slots)[:, None] < in_use.reshape(1, -1, TILE).max(-1)
-    steps = jnp.where(used, n, 0).astype(jnp.int32)  # none in slots that no node of a tile has
-    slot_of = lambda part: pl.BlockSpec((TILE, part.shape[1] // slots), lambda s, i: (i, s))
-    points, log_density = pl.pallas_call(
+    in_use, by_slot = tiles.most_in_use(weight), tiles.nodes_last(weight)
+    places = by_slot.shape[-1]
+    points, log_density = tiles.call(
         partial(_kernel, n=n, k=k, d=d),
-        grid=(slots, places // TILE),
-        in_specs=[*map(slot_of, arrays), pl.BlockSpec((1, 1), lambda s, i: (s, i))],
-        out_specs=[
-            pl.BlockSpec((n, d, TILE), lambda s, i: (s, 0, i)),
-            pl.BlockSpec((1, TILE), lambda s, i: (s, i)),
-        ],
-        out_shape=[
+        {"tile": places // TILE, "slot": slots},
+        [
             jax.ShapeDtypeStruct((slots * n, d, places), dtype),
             jax.ShapeDtypeStruct((slots, places), dtype),
         ],
-        **tiles.options(interpret),
-    )(*arrays, steps)
-    by_slot = weight.T
+        (*arrays, in_use),
+        interpret=interpret,
+    )
     constant = jnp.where(by_slot != 0, by_slot * log_density, 0.0).sum(0)[:nodes]
     return GpuNeighbourRows(GpuRows(points, by_slot / n, in_use * n), constant)
 
@@ -97,11 +86,13 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
 
 
 def _kernel(
+    tile,
+    slot,
     weights_ref,
     means_ref,
     covariances_ref,
     key_ref,
-    steps_ref,
+    in_use_ref,
     points_ref,
     density_ref,
     *,
@@ -110,20 +101,22 @@ def _kernel(
     d: int,
 ):
     """Points of one slot for one tile of nodes; every value below is a vector over the tile."""
-    weights = [weights_ref[:, c] for c in range(k)]
-    means = [[means_ref[:, c * d + i] for i in range(d)] for c in range(k)]
+    at = nodes_of(tile)
+    weights = [weights_ref[at, slot * k + c] for c in range(k)]
+    means = [[means_ref[at, (slot * k + c) * d + i] for i in range(d)] for c in range(k)]
     cumulative = weights[:1]
     for weight in weights[1:]:
         cumulative.append(cumulative[-1] + weight)
-    entry = lambda c, i, j: covariances_ref[:, (c * d + i) * d + j]
+    entry = lambda c, i, j: covariances_ref[at, ((slot * k + c) * d + i) * d + j]
     factors, inverses, constants = [], [], []
     for c in range(k):
         of_c = partial(entry, c)
         inverse, constant = factor_and_constant(weights[c], of_c, d)
-        factors.append(cholesky_entries([[of_c(i, j) for j in range(i + 1)] for i in range(d)]))
+        entries = [[of_c(i, j) for j in range(i + 1)] for i in range(d)]
+        factors.append(cholesky_entries(entries, tiles.sqrt))
         inverses.append([one for row in inverse for one in row])
         constants.append(constant)
-    key = [key_ref[:, 0], key_ref[:, 1]]
+    key = [key_ref[at, 2 * slot], key_ref[at, 2 * slot + 1]]
 
     def one_point(r, total):
         uniforms, noise = _standard(r, key, d, weights[0].dtype)
@@ -136,7 +129,7 @@ def _kernel(
                 begun = level >= cumulative[c - 1]
                 chosen = jnp.where(begun, means[c][i] + shift(c), chosen)
             point.append(chosen)
-            points_ref[r, i, :] = chosen
+            points_ref[slot * n + r, i, at] = chosen
         log_joint = [
             constants[c]
             - 0.5 * square(inverses[c], [x - m for x, m in zip(point, means[c], strict=True)], d)
@@ -147,8 +140,9 @@ def _kernel(
             top = jnp.maximum(top, value)
         return total + top + jnp.log(sum_of(jnp.exp(value - top) for value in log_joint))
 
-    total = jax.lax.fori_loop(0, steps_ref[0, 0], one_point, jnp.zeros_like(weights[0]))
-    density_ref[0, :] = total / n
+    steps = jnp.where(slot < in_use_ref[tile], n, 0)  # none in slots that no node of the tile has
+    total = jax.lax.fori_loop(0, steps, one_point, tiles.zeros(weights[0]))
+    density_ref[slot, at] = total / n
 
 
 def _standard(r, key, d: int, dtype):
@@ -159,4 +153,4 @@ def _standard(r, key, d: int, dtype):
     for block in range(-(-(1 + d) // 4)):
         words += philox([index, zero + np.uint32(block), zero, zero], key)
     uniforms, *rest = [uniform(word).astype(dtype) for word in words[: 1 + d]]
-    return uniforms, [normal(part) for part in rest]
+    return uniforms, [normal(part, tiles.sqrt) for part in rest]

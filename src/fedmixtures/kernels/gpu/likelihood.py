@@ -1,7 +1,7 @@
-"""The E-step as one GPU kernel (Pallas): responsibilities are never written to memory.
+"""The E-step as one GPU kernel: responsibilities are never written to memory.
 
 A thread holds one node: its components and their sums in registers, its rows streamed past them.
-Same sums as `mixture.moments`, which explains them; `interpret=True` runs it on any machine.
+Same sums as `mixture.moments`, which explains them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from fedmixtures._types import Array, Rows, RowWeights
 from fedmixtures.kernels.cpu.likelihood import gradient_entries, n_sums, of_sums
 from fedmixtures.kernels.gpu import tiles
-from fedmixtures.kernels.gpu.tiles import TILE, Functions, leading, nodes_last, trailing
+from fedmixtures.kernels.gpu.tiles import TILE, nodes_last, nodes_of
 from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.density import log_constants
 from fedmixtures.mixture.linear import inverse_cholesky_entries, lower_triangle, sum_of
@@ -34,13 +33,13 @@ class GpuRows(eqx.Module):
     x: Float[Array, "m d places"]
     weight: Float[Array, "w places"]
     """Of each row, or of as many rows in turn as there are rows for each of these."""
-    in_use: Int[Array, " places"]
-    """Rows of each node; what lies behind them weighs nothing and need not be set."""
+    in_use: Int[Array, " tiles"]
+    """Rows of a tile's nodes, at most; what lies behind them weighs nothing and need not be set."""
 
     @classmethod
     def of(cls, rows: Rows, row_weights: RowWeights) -> GpuRows:
         """Rows in use come first; padding between them weighs zero and does no harm."""
-        return cls(*map(nodes_last, (rows, row_weights, tiles.in_use(row_weights))))
+        return cls(nodes_last(rows), nodes_last(row_weights), tiles.most_in_use(row_weights))
 
 
 def statistics_gpu(
@@ -71,36 +70,37 @@ def moments_gpu(constant, means, factor, rows: GpuRows, *, interpret: bool = Fal
         jax.ShapeDtypeStruct((places,), means.dtype),
     ]
     arrays = (own, rows.x, rows.weight, rows.in_use)
-    sums, log_likelihood = pl.pallas_call(
-        partial(_kernel, k=k, d=d, functions=tiles.functions(means.dtype, interpret)),
-        grid=(places // TILE,),
-        in_specs=list(map(trailing, arrays)),
-        out_specs=list(map(trailing, results)),
-        out_shape=results,
-        **tiles.options(interpret),
-    )(*arrays)
+    sums, log_likelihood = tiles.call(
+        partial(_kernel, k=k, d=d),
+        {"tile": places // TILE},
+        results,
+        arrays,
+        interpret=interpret,
+        approximate=True,
+    )
     return log_likelihood[:nodes], sums[..., :nodes]
 
 
 def _kernel(
-    own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, k: int, d: int, functions
+    tile, own_ref, x_ref, w_ref, in_use_ref, sums_ref, log_likelihood_ref, *, k: int, d: int
 ):
     """Sums of one tile of nodes; every value below is a vector over the tile."""
-    own = [[own_ref[c, f, :] for f in range(own_ref.shape[1])] for c in range(k)]
-    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d, functions)
-    log_likelihood_ref[...] = log_likelihood
+    at = nodes_of(tile)
+    own = [[own_ref[c, f, at] for f in range(own_ref.shape[1])] for c in range(k)]
+    log_likelihood, totals = _row_sums(own, x_ref, w_ref, at, in_use_ref[tile])
+    log_likelihood_ref[at] = log_likelihood
     for c in range(k):
         for i, total in enumerate(totals[c]):
-            sums_ref[c, i, :] = total
+            sums_ref[c, i, at] = total
 
 
-def _row_sums(own, x_ref, w_ref, in_use_ref, d: int, functions: Functions):
+def _row_sums(own, x_ref, w_ref, at, in_use):
     """Log-likelihood, and mass and moments of each component, over the rows of one tile.
 
     `own` lists for each component the constant, the means and the flat factor. Exponents count in
     powers of two, which is what the GPU has an instruction for.
     """
-    k, zero = len(own), jnp.zeros_like(own[0][0])
+    k, d, zero = len(own), x_ref.shape[1], tiles.zeros(own[0][0])
     pairs = [(i, j) for i in range(d) for j in range(i + 1)]
     each, last = x_ref.shape[0] // w_ref.shape[0], x_ref.shape[0] - 1
     constants = [LOG2_E * one[0] for one in own]
@@ -108,7 +108,7 @@ def _row_sums(own, x_ref, w_ref, in_use_ref, d: int, functions: Functions):
     factors = [[np.sqrt(0.5 * LOG2_E).astype(zero.dtype) * f for f in one[1 + d :]] for one in own]
 
     def read(r):
-        return [x_ref[r, i, :] for i in range(d)], w_ref[jax.lax.div(r, np.int32(each)), :]
+        return [x_ref[r, i, at] for i in range(d)], w_ref[jax.lax.div(r, np.int32(each)), at]
 
     def one_row(r, carry):
         (x, w), log_likelihood, totals = carry
@@ -118,7 +118,7 @@ def _row_sums(own, x_ref, w_ref, in_use_ref, d: int, functions: Functions):
         top = log_joint[0]
         for value in log_joint[1:]:
             top = jnp.maximum(top, value)
-        unnormalised = [functions.exp2(value - top) for value in log_joint]
+        unnormalised = [jnp.exp2(value - top) for value in log_joint]
         total = sum_of(unnormalised)
         scale = w / total
         new = []
@@ -127,10 +127,10 @@ def _row_sums(own, x_ref, w_ref, in_use_ref, d: int, functions: Functions):
             moments = [share, *(share * delta[c][i] for i in range(d))]
             moments += [share * (delta[c][i] * delta[c][j]) for i, j in pairs]
             new.append([t + moment for t, moment in zip(totals[c], moments, strict=True)])
-        return ahead, log_likelihood + w * (top + functions.log2(total)), new
+        return ahead, log_likelihood + w * (top + jnp.log2(total)), new
 
     start = (read(jnp.int32(0)), zero, [[zero] * (1 + d + len(pairs)) for _ in range(k)])
-    _, log_likelihood, totals = jax.lax.fori_loop(0, in_use_ref[...].max(), one_row, start)
+    _, log_likelihood, totals = jax.lax.fori_loop(0, in_use, one_row, start)
     return LOG_2 * log_likelihood, totals
 
 
@@ -139,16 +139,15 @@ def nll_gpu(theta: Mixture, rows: GpuRows, *, interpret: bool = False):
     nodes, k, d = theta.means.shape
     dtype = theta.means.dtype
     parts = list(map(tiles.flat, theta.parts))
-    results = [*parts, parts[0][:, 0]]
-    arrays = (rows.x, rows.weight, rows.in_use)
-    *gradient, nll = pl.pallas_call(
-        partial(_gradient_kernel, k=k, d=d, functions=tiles.functions(dtype, interpret)),
-        grid=(rows.x.shape[-1] // TILE,),
-        in_specs=[*map(leading, parts), *map(trailing, arrays)],
-        out_specs=list(map(leading, results)),
-        out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
-        **tiles.options(interpret),
-    )(*parts, *arrays)
+    shapes = [part.shape for part in parts]
+    *gradient, nll = tiles.call(
+        partial(_gradient_kernel, k=k, d=d),
+        {"tile": rows.x.shape[-1] // TILE},
+        [jax.ShapeDtypeStruct(shape, dtype) for shape in (*shapes, shapes[0][:1])],
+        (*parts, rows.x, rows.weight, rows.in_use),
+        interpret=interpret,
+        approximate=True,
+    )
     pairs = zip(gradient, theta.parts, strict=True)
     return nll[:nodes], Mixture(*(new[:nodes].reshape(part.shape) for new, part in pairs))
 
@@ -170,31 +169,31 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
 
 
 def _gradient_kernel(
-    weights_ref, means_ref, covariances_ref, x_ref, w_ref, in_use_ref, *out_refs, k, d, functions
+    tile, weights_ref, means_ref, covariances_ref, x_ref, w_ref, in_use_ref, *out_refs, k, d
 ):
-    own, factors = [], []
+    at, own, factors = nodes_of(tile), [], []
     place = lambda c, i, j: (c * d + i) * d + j
     for c in range(k):
-        weight = weights_ref[:, c]
-        entry = lambda i, j, c=c: covariances_ref[:, place(c, i, j)]
+        weight = weights_ref[at, c]
+        entry = lambda i, j, c=c: covariances_ref[at, place(c, i, j)]
         factor, constant = factor_and_constant(weight, entry, d)
         factors.append(factor)
-        means = [means_ref[:, c * d + i] for i in range(d)]
+        means = [means_ref[at, c * d + i] for i in range(d)]
         own.append([constant, *means, *(entry for row in factor for entry in row)])
-    log_likelihood, totals = _row_sums(own, x_ref, w_ref, in_use_ref, d, functions)
+    log_likelihood, totals = _row_sums(own, x_ref, w_ref, at, in_use_ref[tile])
     out_weights, out_means, out_covariances, out_nll = out_refs
-    out_nll[...] = -log_likelihood
+    out_nll[at] = -log_likelihood
     for c in range(k):
         mass, rest = totals[c][0], iter(totals[c][1:])
         first = [next(rest) for _ in range(d)]
         second = [[next(rest) for _ in range(i + 1)] for i in range(d)]
-        weight = weights_ref[:, c]
-        out_weights[:, c] = jnp.where(weight > 0, -mass / jnp.where(weight > 0, weight, 1.0), 0.0)
+        weight = weights_ref[at, c]
+        out_weights[at, c] = jnp.where(weight > 0, -mass / jnp.where(weight > 0, weight, 1.0), 0.0)
         means, covariances = gradient_entries(factors[c], mass, first, second)
         for i in range(d):
-            out_means[:, c * d + i] = means[i]
+            out_means[at, c * d + i] = means[i]
             for j in range(d):
-                out_covariances[:, place(c, i, j)] = covariances[max(i, j)][min(i, j)]
+                out_covariances[at, place(c, i, j)] = covariances[max(i, j)][min(i, j)]
 
 
 def factor_and_constant(weight, entry, d: int):
@@ -202,7 +201,7 @@ def factor_and_constant(weight, entry, d: int):
     triangle = [
         [0.5 * (entry(i, j) + entry(j, i)) for j in range(i)] + [entry(i, i)] for i in range(d)
     ]
-    factor, log_determinant = inverse_cholesky_entries(triangle)
+    factor, log_determinant = inverse_cholesky_entries(triangle, tiles.sqrt)
     log_weight = jnp.log(jnp.where(weight > 0, weight, 1.0))
     constant = log_weight - 0.5 * (log_determinant + d * LOG_2PI)
     return factor, jnp.where(weight > 0, constant, -jnp.inf)

@@ -1,9 +1,8 @@
-r"""Matching and averaging of neighbours as one GPU kernel (Pallas): no matched copy is ever kept.
+r"""Matching and averaging of neighbours as one GPU kernel: no matched copy is ever kept.
 
 A thread holds one receiving node, matches one neighbour after another (`cpu.matching` explains how)
 and adds it to the weighted mean, which is all that the pull of eq. (3) needs of a round. The arrays
-are read as they stand: turning them about would cost more than the matching. `interpret=True` runs
-it on any machine.
+are read as they stand: turning them about would cost more than the matching.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 
 from fedmixtures._types import PerSlot
 from fedmixtures.kernels.cpu.matching import BITS, MatchedMean, best_path, matched, mean_of
 from fedmixtures.kernels.gpu import tiles
-from fedmixtures.kernels.gpu.tiles import TILE
+from fedmixtures.kernels.gpu.tiles import TILE, nodes_of
 from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.linear import sum_of
 from fedmixtures.mixture.mixture import Mixture
@@ -31,17 +29,15 @@ def matched_mean_gpu(
     nodes = len(weight)
     k, d, dtype = own.n_components, own.n_features, own.means.dtype
     blocks = jnp.stack([jnp.asarray(block, dtype) for block in block_weights])
-    parts = (*own.parts, *neighbours.parts, weight, tiles.in_use(weight))
-    arrays = [*map(tiles.flat, parts[:-1]), tiles.whole_tiles(parts[-1])]
-    results = [*arrays[:3], arrays[-1], arrays[-1]]  # the offset, total and scatter
-    *offset, total, scatter = pl.pallas_call(
+    arrays = [*map(tiles.flat, (*own.parts, *neighbours.parts, weight))]
+    shapes = [part.shape for part in arrays[:3]]
+    *offset, total, scatter = tiles.call(
         partial(_kernel, k=k, d=d),
-        grid=(len(arrays[0]) // TILE,),
-        in_specs=[pl.BlockSpec((3,), lambda i: (0,)), *map(tiles.leading, arrays)],
-        out_specs=list(map(tiles.leading, results)),
-        out_shape=[jax.ShapeDtypeStruct(part.shape, dtype) for part in results],
-        **tiles.options(interpret),
-    )(blocks, *arrays)
+        {"tile": len(arrays[0]) // TILE},
+        [jax.ShapeDtypeStruct(shape, dtype) for shape in (*shapes, *[shapes[0][:1]] * 2)],
+        (*arrays, tiles.most_in_use(weight), blocks),
+        interpret=interpret,
+    )
     shaped = zip(offset, own.parts, strict=True)
     mean = Mixture(*(new[:nodes].reshape(part.shape) for new, part in shaped))
     return MatchedMean(own, mean, total[:nodes], scatter[:nodes], tuple(block_weights))
@@ -63,9 +59,10 @@ def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
     compare(kernel, plain, dtype, own, neighbours, weight)
 
 
-def _kernel(block_ref, *refs, k: int, d: int):
+def _kernel(tile, *refs, k: int, d: int):
     """Centres of one tile of nodes; every value below is a vector over the tile."""
-    edge_ref, in_use_ref, *out_refs = refs[6:]
+    edge_ref, in_use_ref, block_ref, *out_refs = refs[6:]
+    at = nodes_of(tile)
     triangle = [(i, j) for i in range(d) for j in range(i + 1)]
     in_weights, in_means, in_covariances = (block_ref[i] for i in range(3))
     # Entries off the diagonal stand twice in the matrix.
@@ -77,14 +74,14 @@ def _kernel(block_ref, *refs, k: int, d: int):
         weights_ref, means_ref, covariances_ref = refs
         found = []
         for c in range(k):
-            at = slot * k + c
-            means = [means_ref[:, at * d + i] for i in range(d)]
-            entries = [covariances_ref[:, (at * d + i) * d + j] for i, j in triangle]
-            found.append([weights_ref[:, at], *means, *entries])
+            place = slot * k + c
+            means = [means_ref[at, place * d + i] for i in range(d)]
+            entries = [covariances_ref[at, (place * d + i) * d + j] for i, j in triangle]
+            found.append([weights_ref[at, place], *means, *entries])
         return found
 
     own = read(refs[:3], 0)
-    zero = jnp.zeros_like(own[0][0])
+    zero = tiles.zeros(own[0][0])
 
     def one_slot(slot, carry):
         sums, scatter, total = carry
@@ -95,7 +92,7 @@ def _kernel(block_ref, *refs, k: int, d: int):
             for c in range(k)
         ]
         least, matching = best_path(cost)
-        weight = edge_ref[:, slot]
+        weight = edge_ref[at, slot]
         new = []
         for c in range(k):
             partner = (matching >> (BITS * c)) & (2**BITS - 1)
@@ -109,7 +106,7 @@ def _kernel(block_ref, *refs, k: int, d: int):
         return new, scatter + weight * least, total + weight
 
     start = ([[zero] * len(scales) for _ in range(k)], zero, zero)
-    sums, scatter, total = jax.lax.fori_loop(0, in_use_ref[...].max(), one_slot, start)
+    sums, scatter, total = jax.lax.fori_loop(0, in_use_ref[tile], one_slot, start)
     share = 1.0 / jnp.where(total > 0, total, 1.0)
     offset_weights, offset_means, offset_covariances, total_ref, scatter_ref = out_refs
     for c in range(k):
@@ -117,11 +114,11 @@ def _kernel(block_ref, *refs, k: int, d: int):
         # Of the squares about the node's mixture, what is left about the mean.
         squares = (scale * (o * s) for scale, o, s in zip(scales, offset, sums[c], strict=True))
         scatter = scatter - sum_of(squares)
-        offset_weights[:, c] = offset[0]
+        offset_weights[at, c] = offset[0]
         for i in range(d):
-            offset_means[:, c * d + i] = offset[1 + i]
+            offset_means[at, c * d + i] = offset[1 + i]
         for (i, j), entry in zip(triangle, offset[1 + d :], strict=True):
-            for at in {(i, j), (j, i)}:
-                offset_covariances[:, (c * d + at[0]) * d + at[1]] = entry
-    total_ref[...] = total
-    scatter_ref[...] = jnp.maximum(scatter, 0.0)
+            for row, column in {(i, j), (j, i)}:
+                offset_covariances[at, (c * d + row) * d + column] = entry
+    total_ref[at] = total
+    scatter_ref[at] = jnp.maximum(scatter, 0.0)

@@ -1,9 +1,8 @@
-r"""The MMD pair sums as one GPU kernel (Pallas): no pair is ever written to memory.
+r"""The MMD pair sums as one GPU kernel: no pair is ever written to memory.
 
 A thread holds one component of a receiving node in registers and streams its neighbours' components
 past it. The loop over slots ends at the largest degree of the tile, so that nodes sorted by degree
-waste little. Same sums as `cpu.pair_sums`, which explains them; `interpret=True` runs it on any
-machine.
+waste little. Same sums as `cpu.pair_sums`, which explains them.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 from jaxtyping import Float, Int
 
 from fedmixtures._types import Array, PerNode, PerSlot
 from fedmixtures.kernels.cpu.pair_sums import Atoms, Sums, pull_of_sums
 from fedmixtures.kernels.gpu import tiles
-from fedmixtures.kernels.gpu.tiles import TILE, Functions, nodes_last
+from fedmixtures.kernels.gpu.tiles import TILE, nodes_last, nodes_of
 from fedmixtures.kernels.trial import compare, some_mixtures
 from fedmixtures.mixture.linear import lower_triangle, sum_of, symmetric
 from fedmixtures.mixture.mixture import Mixture
@@ -38,8 +36,8 @@ class GpuAtoms(eqx.Module):
     """Weight, mean and lower triangle of the covariance, component after component."""
     factors: Float[Array, "slots places"]
     """The sum of a node's edge weights, then each of them, negative."""
-    in_use: Int[Array, " places"]
-    """Slots of each node."""
+    in_use: Int[Array, " tiles"]
+    """Slots of the nodes of each tile, at most."""
     constant: PerNode
     """Weighted sum of the neighbours' inner products with themselves."""
     bandwidths: tuple[Any, ...]
@@ -48,7 +46,7 @@ class GpuAtoms(eqx.Module):
     def of(cls, neighbours: Mixture, weight: PerSlot, constant: PerNode, bandwidths) -> GpuAtoms:
         """Mixtures (nodes, slots, k, ...) and the weights of their edges, which are positive."""
         factors = nodes_last(jnp.concatenate([weight.sum(-1)[:, None], -weight], axis=1))
-        in_use = nodes_last(tiles.in_use(weight))
+        in_use = tiles.most_in_use(weight)
         return cls(_fields(neighbours), factors, in_use, constant, tuple(bandwidths))
 
     def pull(self, own: Mixture, interpret: bool = False) -> tuple[PerNode, Mixture]:
@@ -61,31 +59,22 @@ def atom_sums_gpu(own: Mixture, atoms: GpuAtoms, *, interpret: bool = False) -> 
     """`cpu.pair_sums.atom_sums` on a GPU."""
     nodes, k, d = own.means.shape
     dtype, bandwidths = own.means.dtype, atoms.bandwidths
-    # Every program reads all components of its nodes: turned about once they are read quickly.
     mine = _fields(own)
     others = atoms.fields if d == 2 else jnp.concatenate([mine, atoms.fields])
-    arrays = (mine, others, atoms.factors, atoms.in_use)
-    # Few numbers are written where they belong; of many only one half, to save compiling.
-    widths = [1, 1, d, d * d if d == 2 else d * (d + 1) // 2]
+    n_sums = 1 + len(mine) // k
     places = mine.shape[-1]
-    sums = pl.pallas_call(
-        partial(_kernel, k=k, d=d, functions=tiles.functions(dtype, interpret)),
-        grid=(k, places // TILE),
-        in_specs=[
-            pl.BlockSpec((3, len(bandwidths)), lambda c, i: (0, 0)),
-            pl.BlockSpec((len(mine) // k, TILE), lambda c, i: (c, i)),
-            *map(tiles.trailing, arrays),
-        ],
-        out_specs=[pl.BlockSpec((TILE, width), lambda c, i: (i, c)) for width in widths],
-        out_shape=[jax.ShapeDtypeStruct((places, k * width), dtype) for width in widths],
-        **tiles.options(interpret),
-    )(band_table(bandwidths, dtype), mine, *arrays)
-    own_kernels, neighbour_kernels, means, covariances = (part[:nodes] for part in sums)
-    if d != 2:
-        entries = iter(jnp.moveaxis(covariances.reshape(nodes, k, -1), -1, 0))
-        covariances = symmetric([[next(entries) for _ in range(i + 1)] for i in range(d)])
-    shape = own.means.shape
-    return own_kernels, neighbour_kernels, means.reshape(shape), covariances.reshape(*shape, d)
+    (sums,) = tiles.call(
+        partial(_kernel, k=k, d=d, n_bandwidths=len(bandwidths)),
+        {"tile": places // TILE, "component": k},
+        [jax.ShapeDtypeStruct((k, n_sums, places), dtype)],
+        (mine, others, atoms.factors, atoms.in_use, band_table(bandwidths, dtype)),
+        interpret=interpret,
+        approximate=True,
+    )
+    own_kernels, neighbour_kernels, *rest = sums[:, :, :nodes].transpose(1, 2, 0)
+    entries = iter(rest[d:])
+    covariances = symmetric([[next(entries) for _ in range(i + 1)] for i in range(d)])
+    return own_kernels, neighbour_kernels, jnp.stack(rest[:d], axis=-1), covariances
 
 
 def trial(k: int, d: int, dtype: str, interpret: bool = False) -> None:
@@ -113,50 +102,56 @@ def _fields(mixture: Mixture) -> jax.Array:
 
 
 def _kernel(
-    band_ref, mine_ref, own_ref, atom_ref, factor_ref, in_use_ref, *out_refs, k, d, functions
+    tile,
+    component,
+    mine_ref,
+    others_ref,
+    factor_ref,
+    in_use_ref,
+    band_ref,
+    sums_ref,
+    *,
+    k: int,
+    d: int,
+    n_bandwidths: int,
 ):
     """Sums of one component for one tile of nodes; every value below is a vector over the tile."""
-    n_fields = len(mine_ref)
-    mine = [mine_ref[f, :] for f in range(1, n_fields)]
-    zero = jnp.zeros_like(mine[0])
+    at, n_fields = nodes_of(tile), 1 + d + d * (d + 1) // 2
+    read = lambda ref, a: [ref[a * n_fields + f, at] for f in range(n_fields)]
+    _, *mine = read(mine_ref, component)
+    zero = tiles.zeros(mine[0])
     start = [zero] * n_fields
-    in_use = in_use_ref[...].max()
-    read = lambda ref, a: [ref[a * n_fields + f, :] for f in range(n_fields)]
+    in_use = in_use_ref[tile]
 
     def one_atom(a, totals):
         """Own components come first, then those of the neighbours: one body to compile."""
         before, here = totals
-        weight, *atom = read(atom_ref, a)
-        factor = factor_ref[jax.lax.div(a, np.int32(k)), :] * weight
-        after = any_features(here, mine, atom, factor, band_ref, functions)
+        weight, *atom = read(others_ref, a)
+        factor = factor_ref[jax.lax.div(a, np.int32(k)), at] * weight
+        after = any_features(here, mine, atom, factor, band_ref, n_bandwidths)
         return jnp.where(a < k, after[0], before), after
 
     def one_node(ref, first, edge, totals):
         def one_component(e, totals):
             weight, *atom = read(ref, first + e)
-            return two_features(totals, mine, atom, edge * weight, bands, functions)
+            return two_features(totals, mine, atom, edge * weight, bands)
 
         return jax.lax.fori_loop(0, k, one_component, totals)
 
     def one_slot(slot, totals):
-        return one_node(atom_ref, slot * k, factor_ref[slot + 1, :], totals)
+        return one_node(others_ref, slot * k, factor_ref[slot + 1, at], totals)
 
     if d == 2:  # two loops are quicker; where the body is long, compiling it twice is not
-        bands = [(band_ref[1, b], band_ref[2, b]) for b in range(band_ref.shape[1])]
-        totals = one_node(own_ref, 0, factor_ref[0, :], start)
+        bands = [(band_ref[1, b], band_ref[2, b]) for b in range(n_bandwidths)]
+        totals = one_node(mine_ref, 0, factor_ref[0, at], start)
         own_kernels = totals[0]
         totals = jax.lax.fori_loop(0, in_use, one_slot, totals)
     else:
         own_kernels, totals = jax.lax.fori_loop(0, k + k * in_use, one_atom, (zero, start))
-    own_out, other_out, means_out, covariances_out = out_refs
-    own_out[:, 0] = own_kernels
-    other_out[:, 0] = totals[0] - own_kernels
-    for i in range(d):
-        means_out[:, i] = totals[1 + i]
-    entries = totals[1 + d :]
-    written = [entries[i] for i in (0, 1, 1, 2)] if d == 2 else entries
-    for i, entry in enumerate(written):
-        covariances_out[:, i] = 0.5 * entry
+    halves = [0.5 * entry for entry in totals[1 + d :]]
+    found = [own_kernels, totals[0] - own_kernels, *totals[1 : 1 + d], *halves]
+    for i, number in enumerate(found):
+        sums_ref[component, i, at] = number
 
 
 # One pair of components: every value is a vector over a tile of nodes. Both forms add $g$, $-gv$
@@ -169,7 +164,7 @@ def band_table(bandwidths, dtype) -> jax.Array:
     return jnp.stack([sigma, sigma * sigma, 2 * jnp.log2(sigma)])
 
 
-def two_features(totals, own, atom, factor, bands, functions: Functions) -> list[jax.Array]:
+def two_features(totals, own, atom, factor, bands) -> list[jax.Array]:
     r"""Two features, bandwidths (a list of squares and their logarithms) written out.
 
     With $\Sigma + \Sigma' = (a, b; b, c)$ all that a bandwidth changes is linear in its square s:
@@ -183,9 +178,9 @@ def two_features(totals, own, atom, factor, bands, functions: Functions) -> list
     inner, length = (-0.5 * LOG2_E) * (x0 * d0 + x1 * d1), (-0.5 * LOG2_E) * (d0 * d0 + d1 * d1)
     sums: list[Any] = []
     for square, log_square in bands:
-        root = functions.rsqrt(determinant + square * (trace + square))
+        root = jax.lax.rsqrt(determinant + square * (trace + square))
         inverse = root * root
-        g = root * functions.exp2((inner + square * length) * inverse + log_square)
+        g = root * jnp.exp2((inner + square * length) * inverse + log_square)
         once = g * inverse
         twice = once * inverse
         u0, u1 = x0 + square * d0, x1 + square * d1
@@ -198,7 +193,7 @@ def two_features(totals, own, atom, factor, bands, functions: Functions) -> list
     return [x + factor * y for x, y in zip(totals, new, strict=True)]
 
 
-def any_features(totals, own, atom, factor, band_ref, functions: Functions) -> list[jax.Array]:
+def any_features(totals, own, atom, factor, band_ref, n_bandwidths: int) -> list[jax.Array]:
     """Any number of features, one bandwidth after another."""
     d = next(d for d in range(1, len(own) + 1) if d + d * (d + 1) // 2 == len(own))
     delta = [own[i] - atom[i] for i in range(d)]
@@ -208,20 +203,20 @@ def any_features(totals, own, atom, factor, band_ref, functions: Functions) -> l
         summed = iter(own[i] + atom[i] for i in range(d, len(own)))
         rows = [[next(summed) for _ in range(i + 1)] for i in range(d)]
         rows = [[*row[:-1], row[-1] + square] for row in rows]
-        minus, root = _swept(rows, sigma, functions)
+        minus, root = _swept(rows, sigma)
         entry = lambda i, j: minus[max(i, j)][min(i, j)]
         v = [-sum_of(entry(i, j) * delta[j] for j in range(d)) for i in range(d)]
         exponent = sum_of(v[i] * delta[i] for i in range(d))
-        g = factor * root * functions.exp2((-0.5 * LOG2_E) * exponent)
+        g = factor * root * jnp.exp2((-0.5 * LOG2_E) * exponent)
         t = [g * v[i] for i in range(d)]
         second = [t[i] * v[j] + g * minus[i][j] for i in range(d) for j in range(i + 1)]
         new = [g, *(-t[i] for i in range(d)), *second]
         return [a + b for a, b in zip(totals, new, strict=True)]
 
-    return jax.lax.fori_loop(0, band_ref.shape[1], one_bandwidth, totals)
+    return jax.lax.fori_loop(0, n_bandwidths, one_bandwidth, totals)
 
 
-def _swept(rows, sigma, functions):
+def _swept(rows, sigma):
     r"""$-S^{-1}$ and $\sigma^d |S|^{-1/2}$ by Goodnight's sweeps: no second matrix is held.
 
     Every sweep takes the first row and column for its pivot and puts them last: so all sweeps are
@@ -231,7 +226,7 @@ def _swept(rows, sigma, functions):
 
     def sweep(_, carry):
         rows, scale = carry
-        root = functions.rsqrt(rows[0][0])
+        root = jax.lax.rsqrt(rows[0][0])
         inverse = root * root
         column = [rows[i][0] for i in range(1, d)]
         scaled = [inverse * entry for entry in column]
@@ -241,4 +236,4 @@ def _swept(rows, sigma, functions):
         # The determinant itself could overflow: factor by factor.
         return [*left, [*scaled, -inverse]], scale * (sigma * root)
 
-    return jax.lax.fori_loop(0, d, sweep, (rows, jnp.ones_like(rows[0][0])))
+    return jax.lax.fori_loop(0, d, sweep, (rows, 1 + tiles.zeros(rows[0][0])))

@@ -1,10 +1,12 @@
-"""What the GPU kernels (Pallas) share: tiles of nodes, a thread for each node of a tile."""
+"""What the GPU kernels (Pallas, Mosaic GPU) share: tiles of nodes, a thread for each node.
+
+A kernel sees whole arrays and reads of them what belongs to its tile. `interpret=True` runs it on
+any machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,75 +16,75 @@ from jaxtyping import Float, Int
 
 from fedmixtures._types import Array
 
-TILE = 64
-"""Nodes in one program of the grid, one per thread of two warps."""
+TILE = 128
+"""Nodes in one program of the grid, one per thread of a warpgroup."""
 
 
-def options(interpret: bool) -> dict[str, Any]:
-    """How a kernel is run: compiled for the GPU, or interpreted on any machine."""
-    if interpret:
-        return {"interpret": True}
-    from jax.experimental.pallas import triton
+def call(
+    body: Callable[..., None],
+    grid: Mapping[str, int],
+    results: Sequence[jax.ShapeDtypeStruct],
+    arrays: Sequence[Array],
+    *,
+    interpret: bool,
+    approximate: bool = False,
+) -> Sequence[jax.Array]:
+    """Run `body` once for every point of `grid`: the results.
 
-    return {"compiler_params": triton.CompilerParams(num_warps=TILE // 32, num_stages=1)}
-
-
-@dataclass(frozen=True)
-class Functions:
-    """What kernels take of mathematics beyond plus and times."""
-
-    exp2: Callable[[Any], jax.Array] = jnp.exp2
-    log2: Callable[[Any], jax.Array] = jnp.log2
-    rsqrt: Callable[[Any], jax.Array] = jax.lax.rsqrt
-
-
-def functions(dtype: Any, interpret: bool) -> Functions:
-    """For float32 on a GPU one instruction each, good to about 2e-7: subnormal numbers are zero.
-
-    Otherwise the compiler spends as many instructions again on numbers that never occur here.
+    It gets the numbers of the point, then references to `arrays` and to the results. With
+    `approximate`, functions of float32 numbers are one instruction each, good to about 2e-7, for
+    which subnormal numbers are zero; otherwise the compiler spends as many instructions again on
+    numbers that never occur here.
     """
-    if interpret or dtype != jnp.float32:
-        return Functions()
-    return Functions(*(partial(_instruction, name) for name in ("ex2", "lg2", "rsqrt")))
+    if interpret:
+        here = lambda *refs: body(*map(pl.program_id, range(len(grid))), *refs)
+        run = pl.pallas_call(here, results, grid=tuple(grid.values()), interpret=True)
+        return run(*arrays)
+    from jax.experimental.pallas import mosaic_gpu
 
-
-def _instruction(name: str, x: jax.Array) -> jax.Array:
-    from jax.experimental.pallas import triton
-
-    (result,) = triton.elementwise_inline_asm(
-        f"{name}.approx.ftz.f32 $0, $1;",
-        args=[x],
-        constraints="=f,f",
-        pack=1,
-        result_shape_dtypes=[jax.ShapeDtypeStruct(x.shape, x.dtype)],
+    here = lambda *refs: body(*map(jax.lax.axis_index, grid), *refs)
+    run = mosaic_gpu.kernel(
+        here,
+        out_type=results,
+        grid=tuple(grid.values()),
+        grid_names=tuple(grid),
+        compiler_params=mosaic_gpu.CompilerParams(
+            approx_math=approximate and arrays[0].dtype == jnp.float32,
+            # The other semantics take minutes to write a kernel of some thousand operations.
+            lowering_semantics=mosaic_gpu.LoweringSemantics.Lane,
+        ),
     )
-    return result
+    return run(*arrays)
+
+
+def nodes_of(tile: Any) -> pl.Slice:
+    """Where the nodes of a tile stand in arrays that have them last, or first."""
+    return pl.ds(tile * TILE, TILE)
+
+
+def zeros(x: Array) -> jax.Array:
+    """Zeros for a loop to start with, one for each thread.
+
+    Of `jnp.zeros_like` the compiler keeps one for all, from which no thread's own sum can go on.
+    """
+    return jnp.where(x == x, jnp.zeros((), x.dtype), jnp.zeros((), x.dtype))
+
+
+def sqrt(x: Array) -> jax.Array:
+    """Of positive numbers, by a function that JAX 0.10 can write for a GPU, too."""
+    return x * jax.lax.rsqrt(x)
 
 
 def flat(part: Array) -> jax.Array:
-    """(nodes, numbers) in whole tiles: fewer axes are fewer operations for every number read."""
-    return whole_tiles(part.reshape(len(part), -1))
-
-
-def whole_tiles(part: Array) -> jax.Array:
-    """The nodes in front padded to whole tiles: no work where there are many, a round number."""
-    return jnp.pad(part, [(0, -len(part) % TILE), *[(0, 0)] * (part.ndim - 1)])
+    """(nodes, numbers) in whole tiles: no work where there are many nodes, a round number."""
+    part = part.reshape(len(part), -1)
+    return jnp.pad(part, [(0, -len(part) % TILE), (0, 0)])
 
 
 def nodes_last(part: Array) -> jax.Array:
     """The node axis moved to the end, where threads read side by side, in whole tiles."""
     padding = [(0, 0)] * (part.ndim - 1) + [(0, -len(part) % TILE)]
     return jnp.pad(jnp.moveaxis(part, 0, -1), padding)
-
-
-def leading(part: Any) -> pl.BlockSpec:
-    """A tile of an array that leads with the nodes; the last number of a program is its tile's."""
-    return pl.BlockSpec((TILE, *part.shape[1:]), lambda *at: (at[-1], *[0] * (part.ndim - 1)))
-
-
-def trailing(part: Any) -> pl.BlockSpec:
-    """A tile of an array with the nodes last."""
-    return pl.BlockSpec((*part.shape[:-1], TILE), lambda *at: (*[0] * (part.ndim - 1), at[-1]))
 
 
 def in_use(weight: Float[Array, "nodes slots"]) -> Int[Array, " nodes"]:
@@ -93,3 +95,8 @@ def in_use(weight: Float[Array, "nodes slots"]) -> Int[Array, " nodes"]:
     return (
         jnp.where(weight != 0, jnp.arange(1, weight.shape[1] + 1)[None], 0).max(1).astype(jnp.int32)
     )
+
+
+def most_in_use(weight: Float[Array, "nodes slots"]) -> Int[Array, " tiles"]:
+    """The same of each tile: where its loop over slots (or rows) may end."""
+    return nodes_last(in_use(weight)).reshape(-1, TILE).max(-1)

@@ -121,7 +121,7 @@ class EMFits(EMMethod, OneShot):
         whole = filled(data)
         counts = dict(zip(data.labels, distinct_rows_of_all(data).counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, ks, strict=True)))
-        by_jax = self.engine == "jax" or bool(np.isnan(data.rows).any())
+        by_jax = self.engine == "jax" or data.has_gaps
         many = by_jax and data.n_nodes >= BATCHED_FROM
 
         def begin(nodes: list[int]) -> list[list[Mixture]]:
