@@ -141,9 +141,13 @@ def _given(start: Mapping[Label, Any], data: NodeData, n_components: Sequence[in
 
 def _warn_if_moved(theta: Mixture, feasible: FeasibleSet, labels: tuple[Label, ...]) -> None:
     """Say which bounds the start violates and where: projecting it must not go unseen."""
-    present = theta.weights > 0
-    spectrum = np.linalg.eigvalsh(theta.covariances)
-    slack = 1e-9
+    present, slack = theta.weights > 0, 1e-9
+    # Eigenvalues are worked out where they may matter alone: in a large network that is a second.
+    spectrum = np.broadcast_to([feasible.min_variance, feasible.max_variance], (*present.shape, 2))
+    trace = theta.covariances.trace(axis1=-2, axis2=-1)
+    suspect = (trace > feasible.max_variance) | _reaches(theta.covariances, feasible.min_variance)
+    spectrum = spectrum.copy()
+    spectrum[suspect] = np.linalg.eigvalsh(theta.covariances[suspect])[..., [0, -1]]
     # A computed eigenvalue is off by the rounding of the largest one.
     rounding = 16 * np.finfo(np.float64).eps * spectrum[..., -1]
     small = spectrum[..., 0] < feasible.min_variance * (1 - slack) - rounding
@@ -168,3 +172,16 @@ def _warn_if_moved(theta: Mixture, feasible: FeasibleSet, labels: tuple[Label, .
             FitWarning,
             stacklevel=4,
         )
+
+
+def _reaches(covariances: np.ndarray, floor: float) -> np.ndarray:
+    """Where an eigenvalue lies at `floor` or below: some pivot of the rest is not positive."""
+    d = covariances.shape[-1]
+    rest = covariances - floor * np.eye(d)
+    found = np.zeros(rest.shape[:-2], dtype=bool)
+    for j in range(d):
+        pivot = rest[..., j, j]
+        found |= ~(pivot > 0)
+        below = rest[..., j + 1 :, j] / np.where(found, 1.0, pivot)[..., None]
+        rest[..., j + 1 :, j + 1 :] -= below[..., None] * rest[..., None, j, j + 1 :]
+    return found

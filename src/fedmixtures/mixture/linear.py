@@ -53,7 +53,9 @@ def cholesky_entries(entries: Triangle, sqrt: Root = jnp.sqrt) -> Triangle:
     return _cholesky_entries(entries, sqrt)[0]
 
 
-def _cholesky_entries(entries: Triangle, sqrt: Root) -> tuple[Triangle, list[Array], list[Array]]:
+def _cholesky_entries(
+    entries: Triangle, sqrt: Root = jnp.sqrt
+) -> tuple[Triangle, list[Array], list[Array]]:
     """The factor, the inverses of its diagonal, and the squares of its diagonal."""
     d = len(entries)
     factor: Triangle = [[entries[i][j] for j in range(i + 1)] for i in range(d)]

@@ -58,9 +58,8 @@ class NeighbourRunner(Runner[NodeProgram]):
         """One message to each neighbour in a round."""
         size = message_bytes(program, self.groups, states)
         setup = self.bytes_before(prepared.sent)
-        sent = self.by_label(setup + n_rounds * size * self.network.degree)
-        before = self.by_label(setup) if setup.any() else {}
-        return Traffic(size, sent, "neighbours", n_rounds, before)
+        sent = setup + n_rounds * size * self.network.degree
+        return Traffic(size, self.by_label(sent), "neighbours", n_rounds, self.by_label(setup))
 
 
 @jit
