@@ -246,23 +246,35 @@ def tile_statistics(
     """`moments.plain_statistics` of fits to standardised rows, each of several tiles, summed.
 
     `owner` (tiles,), sorted, is the number of the fit, `add` sums over it. Forms that compile
-    quickly: `rows_last` was fastest up to four features, `by_products` from five to twenty (there
-    4 ms for 8,192 rows and k = 6, the definition 7; one look on a busy machine, which no benchmark
-    repeats, and none at more features). On an H200
-    `unrolled` takes 2.2 ms for 1,048,576 tiles of 32 rows, k = 5, d = 2, `rows_last` 2.7 to 3.4 ms,
-    the definition 14 ms and a kernel of our own 1.8 ms, which is not worth its lines here.
+    quickly: `rows_last` up to four features (but see `_unrolls`), `by_products` from five to twenty
+    (there 4 ms for 8,192 rows and k = 6, the definition 7; one look on a busy machine, which no
+    benchmark repeats, and none at more features). On an H200 `unrolled` takes 2.2 ms for 1,048,576
+    tiles of 32 rows, k = 5, d = 2, `rows_last` 2.7 to 3.4 ms, the definition 14 ms and a kernel of
+    our own 1.8 ms, which is not worth its lines here.
     """
     if _by_products(tiles.rows):
         return likelihood.by_products(theta, tiles.rows, tiles.products, row_weights, owner)
     at = jax.tree.map(lambda part: part[owner], theta)
     if theta.n_features <= UNROLLED:
-        few = theta.n_components * likelihood.n_sums(theta.n_features) <= likelihood.MOST_SUMS
-        form = likelihood.unrolled if on_gpu() and few else likelihood.rows_last
+        form = likelihood.unrolled if _unrolls(theta, tiles.rows) else likelihood.rows_last
         by_tile = form(at, tiles.rows, row_weights)
     else:
         factor = jax.tree.map(lambda part: part[owner], inverse_cholesky(theta.covariances))
         by_tile = plain_statistics(at, tiles.rows, row_weights, factor)
     return jax.tree.map(add, by_tile)
+
+
+def _unrolls(theta: Mixture, tiles: Rows) -> bool:
+    """Whether `unrolled` pays, which compiles longer: on a CPU for few sums over many rows.
+
+    1,024 tiles of 32 rows in float64 on one core: k = 5, d = 2 take 0.75 ms (`rows_last` 0.91),
+    k = 3, d = 1 0.27 (0.57), k = 4, d = 3 the same, k = 10, d = 2 1.7 (1.5); compiling 0.2 s more.
+    """
+    sums = theta.n_components * likelihood.n_sums(theta.n_features)
+    if on_gpu():
+        return sums <= likelihood.MOST_SUMS
+    many = tiles.shape[0] * tiles.shape[1] >= rows_at_once(theta.n_features)
+    return many and sums <= likelihood.FEW_SUMS
 
 
 def tile_log_density(theta: Mixture, rows: Rows, owner: Array) -> Float[Array, "tiles m"]:

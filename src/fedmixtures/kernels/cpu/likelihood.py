@@ -31,6 +31,8 @@ from fedmixtures.mixture.moments import Statistics, weight_gradient
 
 MOST_SUMS = 72
 """Up to this many sums are taken in one loop over the rows; the loop's code grows with them."""
+FEW_SUMS = 30
+"""Up to this many the code is short enough to be worth it on tiles, which are small."""
 ABSENT = -1e30
 """Log-weight of a component that is not there, as a number that can be multiplied."""
 
