@@ -198,7 +198,7 @@ def sorted_on_device(
     level = np.float64(ridge)  # a number of the program, not a part of it
     with double():
         table = jax.device_put((data.rows, data.row_weights))
-        seeds = seeds_of_many(seed, data.label_hashes)  # a million names while rows are copied
+        seeds = seeds_of_many(seed, data.label_hashes)
         for nodes, batch, m, k in _batches(data.counts, k_of, n_init):
             begin = data.offsets[batch], data.counts[batch]
             found, n_rows = _sorted_and_clustered(*table, *begin, seeds[batch], level, m, k, n_init)

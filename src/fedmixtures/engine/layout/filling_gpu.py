@@ -53,9 +53,12 @@ def fill_on_gpu(
     room: Any,
 ) -> list[Group]:
     """The padded arrays of all groups; `room` rounds lengths up."""
-    n, degree, hashes = data.n_nodes, network.degree, data.label_hashes
+    n, degree = data.n_nodes, network.degree
     small = lambda part: np.asarray(part).astype(np.int32)
     with double():  # for the 64 bits of the keys; all else has types of its own
+        rows = jax.device_put(_longer(data.rows, room(len(data.rows)), 0, dtype))
+        row_weights = jax.device_put(_longer(data.row_weights, len(rows), 0, dtype))
+        hashes = data.label_hashes  # a million names while rows are copied
         nodes = _Nodes(
             small(data.offsets[:-1]),
             small(data.counts),
@@ -74,8 +77,6 @@ def fill_on_gpu(
         weight = _longer(network.weight, len(source), 0, dtype)
         rank = _longer(ranks(hashes), n + 1, n, np.int32)
         edges = _sorted_edges(source, target, weight, rank)
-        rows = jax.device_put(_longer(data.rows, room(len(data.rows)), 0, dtype))
-        row_weights = jax.device_put(_longer(data.row_weights, len(rows), 0, dtype))
         groups, first = [], 0
         for plan in plans:
             places = plan.blocks * plan.width
