@@ -1,7 +1,5 @@
 """Runs: the same numbers on every layout, in any order, from any start; keys and precision."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ import reference
 from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout import blocks
-from fedmixtures.engine.run.rounds import NeighbourRunner
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
@@ -65,21 +62,6 @@ def test_looking_at_a_run_does_not_change_it():
     assert [record["round"] for record in seen] == [0, 1, 2, 3, 4]
     recorded = [record["objective"] for record in seen]
     np.testing.assert_allclose(recorded, quiet.history.objective, rtol=1e-13)
-
-
-def test_rounds_are_compiled_while_starts_are_made(monkeypatch):
-    p, D = problem(**SMALL, edges=RING), MMD((0.7, 3.1))
-    before, rounds, threads = run(p, D), NeighbourRunner.run, []
-
-    def run_and_tell(self, program, states, first, n, capacity):
-        threads.append((threading.current_thread() is threading.main_thread(), n))
-        return rounds(self, program, states, first, n, capacity)
-
-    monkeypatch.setattr(NeighbourRunner, "run", run_and_tell)
-    monkeypatch.setattr(dispatch, "compiles_aside", lambda: True)
-    for _ in range(2):
-        assert_same(run(p, D), before)
-    assert threads == [(False, 0), (True, 4), (True, 1), (True, 4), (True, 1)]
 
 
 def test_ten_rows_next_to_three_thousand(monkeypatch):

@@ -99,14 +99,16 @@ def solve(
     method.check(components, network)
     check_gaps(method, data)
     method = method.bounded(data, components)
-    program = method.program()
-    init = KMeansStart() if init is None else init
-    begin = lambda: _begun(init, data, components, seed, method)
     with compilation_cache():
+        init = KMeansStart() if init is None else init
+        components, theta = start_of(init, data, components, seed, method)
+        theta = None if theta is None else of_type(theta, method.covariance_type)
+        program = method.program()
         if isinstance(program, OneShot):
-            solution = fit_once(program, data, *begin(), seed)
+            solution = fit_once(program, data, components, theta, seed)
         elif isinstance(program, Conversation):
-            solution = fit_by_conversation(program, data, network, *begin(), seed, dtype, announce)
+            given = network, components, theta
+            solution = fit_by_conversation(program, data, *given, seed, dtype, announce)
         else:
             options = Options(
                 n_rounds=n_rounds,
@@ -122,27 +124,12 @@ def solve(
                 block_size=block_size,
             )
             # With a hub it plays no part who neighbours whom.
-            around = without_edges(data.labels) if isinstance(program, HubProgram) else network
-            with precision(dtype):
-                run = Run(program, data, around, options)
-            with run.compiling(max(components)):
-                _, theta = begin()
+            hub = isinstance(program, HubProgram)
             assert theta is not None  # programs in rounds begin somewhere
             with precision(dtype):
-                solution = run.solution(theta)
+                around = without_edges(data.labels) if hub else network
+                solution = Run(program, data, around, theta, options).solution()
     return replace(solution, rows=data.total_weights())
-
-
-def _begun(
-    init: Start | Mixture | Mapping[Label, Mixture],
-    data: NodeData,
-    components: list[int],
-    seed: int,
-    method: Method,
-) -> tuple[list[int], Mixture | None]:
-    """Components and start of every node, with covariances as the method has them."""
-    components, theta = start_of(init, data, components, seed, method)
-    return components, None if theta is None else of_type(theta, method.covariance_type)
 
 
 def _components(n_components: Any, init: Any, data: NodeData, method: Method) -> list[int]:

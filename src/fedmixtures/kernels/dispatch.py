@@ -67,11 +67,6 @@ def tolerable_padding() -> float:
     return 0.15 if on_gpu() else 0.02
 
 
-def compiles_aside() -> bool:
-    """Whether compiling takes so long that something else is done meanwhile."""
-    return on_gpu()
-
-
 def lays_out_on_device(n_nodes: int, n_rows: int) -> bool:
     """Whether the device puts rows and neighbours in order, instead of the host."""
     return on_gpu() and n_nodes >= LAYOUT_NODES and n_rows < 2**31

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,10 +23,8 @@ from fedmixtures.engine.run.sharded import DeviceRunner
 from fedmixtures.engine.run.watch import Checkpoint, Progress, Trace, Trouble, fingerprint
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
 from fedmixtures.graph.network import Network
-from fedmixtures.kernels import dispatch
-from fedmixtures.methods.base import Method, Participants, Prepared
+from fedmixtures.methods.base import Method, Participants
 from fedmixtures.methods.programs import HubProgram, Info
-from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 
 CHUNK_CELLS = 200_000
@@ -36,9 +33,6 @@ LOOK_EVERY = 10
 """Rounds between two looks at whether the run has converged."""
 RISEN = 0.5
 """Nats per node that an objective may end above its start before it is worth a warning."""
-
-_compiled_aside: set[tuple] = set()
-"""Programs and shapes of this process."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +55,24 @@ class Options:
 class Run:
     """A program on these nodes, and what stays the same during the run."""
 
-    def __init__(self, program: Any, data: NodeData, network: Network, options: Options):
+    def __init__(
+        self,
+        program: Any,
+        data: NodeData,
+        network: Network,
+        theta: Mixture,
+        options: Options,
+    ):
         self.given, self.data, self.network, self.options = program, data, network, options
         self.search = program.search
         self.program = self._compiled(program.with_rate(1.0) if self.search else program)
         self.runner = self._runner()
         self.layout = self.runner.layout
+        rows, degree = data.total_weights(), network.degree
+        self.prepared = program.prepare(
+            theta, Participants(data.labels, rows, degree, options.seed)
+        )
+        self.initial = self.runner.start(self.program, self.prepared)
         longest = max(1, CHUNK_CELLS // self.layout.n_places)
         often = LOOK_EVERY if options.tol > 0 else longest
         chunk = max(1, min(options.n_rounds, longest, options.report_every or often))
@@ -99,39 +105,9 @@ class Run:
         settings = o.seed, o.dtype, o.block_size, *([len(o.devices)] if o.devices else [])
         return fingerprint(self.given, self.data, self.network, *settings)
 
-    @contextmanager
-    def compiling(self, k: int) -> Iterator[None]:
-        """Where that takes long, compile aside what is run inside this block.
-
-        To do so no round is run, from mixtures of `k` components that mean nothing.
-        """
-        shapes = tuple(group.shape for group in self.layout.groups)
-        known = jax.tree.structure(self.program), shapes, k, self.options.dtype, self.capacity
-        hub = isinstance(self.given, HubProgram)
-        if known in _compiled_aside or hub or not dispatch.compiles_aside():
-            yield
-            return
-        _compiled_aside.add(known)
-        n, d = self.data.n_nodes, self.data.n_features
-        parts = np.full(k, 1 / k), np.zeros((k, d)), np.broadcast_to(np.eye(d), (k, d, d))
-        theta = jax.tree.map(lambda part: np.broadcast_to(part, (n, *part.shape)), Mixture(*parts))
-
-        def nothing() -> None:
-            with precision(self.options.dtype):  # a thread has its own
-                states = self.runner.start(self.program, Prepared(theta))
-                self.run(self.program, states, 0, 0)
-
-        with ThreadPoolExecutor(1) as aside:
-            aside.submit(nothing)  # what fails here fails again when it is needed
-            yield
-
-    def begin(self, theta: Mixture) -> tuple[Any, int]:
+    def begin(self) -> tuple[Any, int]:
         """States and round to begin with: the start, or where a checkpoint left off."""
-        checkpoint, seed = self.options.resume, self.options.seed
-        rows, degree = self.data.total_weights(), self.network.degree
-        nodes = Participants(self.data.labels, rows, degree, seed)
-        self.prepared = self.given.prepare(theta, nodes)
-        self.initial = self.runner.start(self.program, self.prepared)
+        checkpoint = self.options.resume
         if checkpoint is None:
             self.report(self.initial, 0, 0)
             return self.initial, 0
@@ -143,9 +119,9 @@ class Run:
         self.trace.restore(checkpoint.trace)
         return checkpoint.restored(self.initial), checkpoint.round
 
-    def solution(self, theta: Mixture) -> Solution:
-        """Chunk after chunk from `theta` on, back to the last good round if one goes wrong."""
-        states, done = self.begin(theta)
+    def solution(self) -> Solution:
+        """Chunk after chunk, back to the last good round if one goes wrong."""
+        states, done = self.begin()
         status, last = Status.COMPLETED, self.options.n_rounds
         try:
             while done < last:
