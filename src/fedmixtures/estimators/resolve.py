@@ -17,7 +17,7 @@ from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
-from fedmixtures.init import FEW_ROWS, KMeansStart, Start
+from fedmixtures.init import KMeansStart, Start
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import WITH_PRIOR, Centralized, Local
 from fedmixtures.methods.registry import METHODS, check_gaps
@@ -176,8 +176,7 @@ def own_data_only(method: Any, rows: np.ndarray) -> Method:
 def all_rows_pooled(method: Any, rows: np.ndarray) -> Method:
     """One mixture of all rows; they are many, so that a prior would change little."""
     same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
-    # The engines agree; importing scikit-learn takes a second.
-    return Centralized(engine="jax" if len(rows) <= FEW_ROWS else "sklearn", **same)
+    return Centralized(engine="jax", **same)
 
 
 def _ridge(method: Any, rows: np.ndarray) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +23,6 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, by_pattern, filled, label_hash, padded
 from fedmixtures.init import (
     BATCHED_FROM,
-    MANY_ROWS,
     clustered_mixture,
     clusterings,
     distinct_rows_of_all,
@@ -133,9 +131,8 @@ class EMFits(EMMethod, OneShot):
                 return self._many_starts(whole.at(nodes), *which)
             return [self._starts(*whole.of(i), ks[i], seeds[i]) for i in nodes]
 
-        # Threads cost more than they bring on rows this few, much more on a busy machine.
-        few = data.counts.max() < MANY_ROWS
-        with threadpool_limits(1) if few else nullcontext():
+        # Threads cost more than they bring on tables this narrow, much more on a busy machine.
+        with threadpool_limits(1, user_api="blas"):
             if by_jax:
                 return self._by_jax(data, ks, begin)
             return self._by_sklearn(data, seeds, begin)
