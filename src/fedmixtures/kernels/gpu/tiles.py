@@ -57,7 +57,7 @@ def call(
     return run(*arrays)
 
 
-def nodes_of(tile: Any) -> pl.Slice:
+def nodes_of(tile: Any) -> slice | pl.Slice:
     """Where the nodes of a tile stand in arrays that have them last, or first."""
     return pl.ds(tile * TILE, TILE)
 
@@ -70,7 +70,7 @@ def zeros(x: Array) -> jax.Array:
     return jnp.where(x == x, jnp.zeros((), x.dtype), jnp.zeros((), x.dtype))
 
 
-def sqrt(x: Array) -> jax.Array:
+def sqrt(x: Array) -> Array:
     """Of positive numbers, by a function that JAX 0.10 can write for a GPU, too."""
     return x * jax.lax.rsqrt(x)
 
