@@ -22,7 +22,7 @@ UNROLLED = 4  # up to this many features matrix algebra is written out entry by 
 
 Triangle = list[list[Array]]
 """Lower triangle of a symmetric or triangular matrix, an array (the batch) per entry."""
-Root = Callable[[Array], Array]
+Root = Callable[[Any], jax.Array]
 """How a kernel takes a square root."""
 
 

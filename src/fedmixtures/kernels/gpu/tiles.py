@@ -70,7 +70,7 @@ def zeros(x: Array) -> jax.Array:
     return jnp.where(x == x, jnp.zeros((), x.dtype), jnp.zeros((), x.dtype))
 
 
-def sqrt(x: Array) -> Array:
+def sqrt(x: jax.Array) -> jax.Array:
     """Of positive numbers, by a function that JAX 0.10 can write for a GPU, too."""
     return x * jax.lax.rsqrt(x)
 
