@@ -98,7 +98,7 @@ class _WithWorst:
 def make(experiment: Experiment, seeds: Sequence[int], journal: Journal) -> Result:
     """Summaries of all cells, and why runs without numbers have none."""
     cells = _cells(experiment)
-    local = {own: cells[place, "local"] for (place, _), own in cells.items()}
+    local = {own: cells[p, "local"] for (p, _), own in cells.items() if (p, "local") in cells}
     found = entries(experiment, cells, seeds, _WithWorst(journal, local))
     messages = {}
     for (place, row), own in cells.items():
