@@ -14,7 +14,7 @@ def main() -> None:
     flags = [os.environ.get("XLA_FLAGS", "")]
     if args.command is _cores:
         os.environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)))
-    elif not args.all_cores and args.command not in (_cold, _uneven):
+    elif not args.all_cores and args.command not in (_cold, _rows, _uneven):
         for name in ("OMP", "MKL", "OPENBLAS"):
             os.environ[f"{name}_NUM_THREADS"] = "1"
         flags.append("--xla_cpu_multi_thread_eigen=false")
@@ -66,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     cold = commands.add_parser("cold", help="new processes: help, first and second fit")
     cold.add_argument("--repetitions", type=int, default=3)
     cold.set_defaults(command=_cold)
+    about = "a million rows by the default method and the command line"
+    commands.add_parser("rows", help=about).set_defaults(command=_rows)
     about = "the default method on nodes of 20 to 5,000 rows, first and second fit"
     uneven = commands.add_parser("uneven", help=about)
     uneven.add_argument("--repetitions", type=int, default=3)
@@ -162,6 +164,13 @@ def _cold(args) -> None:
     from benchmarks.cold import cold
 
     print(report.write(args.name or "cold", cold(args.repetitions)))
+
+
+def _rows(args) -> None:
+    from benchmarks import report
+    from benchmarks.cold import rows
+
+    print(report.write(args.name or "rows", rows()))
 
 
 def _uneven(args) -> None:
