@@ -1,4 +1,4 @@
-"""New processes: help, small fits, many rows, nodes of very different size; caches empty or filled."""
+"""New processes: help, small fits without and with a cache, many rows, nodes of uneven size."""
 
 from __future__ import annotations
 
