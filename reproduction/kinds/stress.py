@@ -20,6 +20,10 @@ AT_LEAST = -0.05
 
 def first(experiment: Experiment) -> list[Cell]:
     """Every method under every stress."""
+    if len(experiment.rows) < 2:
+        raise ValueError(
+            f"`rows` leaves nothing that {experiment.name} could compare with. Name two or more."
+        )
     return list(_cells(experiment).values())
 
 
