@@ -8,6 +8,7 @@ import pytest
 import reference
 from fedmixtures import Mixture
 from fedmixtures.kernels import dispatch
+from fedmixtures.kernels.arrays import owner_sums
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture import density
 from fedmixtures.mixture.arithmetic import double, precision
@@ -59,7 +60,7 @@ def test_statistics_of_tiles_add_up_to_those_of_their_fit(d):
     tiles = lambda part: part.reshape(4, 10, *part.shape[2:])
     owner = np.array([0, 0, 1, 1])
     with double():
-        add = dispatch.owner_sums(owner, 2, None)
+        add = owner_sums(owner, 2, None)
         table = dispatch.TileRows.of(jnp.asarray(tiles(rows)))
         found = dispatch.tile_statistics(theta, table, tiles(weights), owner, add)
     for i in range(2):

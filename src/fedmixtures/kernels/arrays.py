@@ -184,6 +184,33 @@ def stretch_sums(
     return jax.lax.while_loop(lambda carry: carry[1] < longest, double, begin)[0]
 
 
+def owner_sums(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
+    """What sums lines over each of `n` owners (sorted).
+
+    On a GPU by doubling, since its scatters add in any order: see `stretch_sums`. An owner of no
+    line has any number there.
+    """
+    if doublings is None:
+        return lambda part: jax.ops.segment_sum(part, owner, n, indices_are_sorted=True)
+    return _by_doubling(owner, n, doublings, jnp.add, 0)
+
+
+def owner_least(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
+    """The same of the least instead of the sum."""
+    if doublings is None:
+        return lambda part: jax.ops.segment_min(part, owner, n, indices_are_sorted=True)
+    return _by_doubling(owner, n, doublings, jnp.minimum, jnp.inf)
+
+
+def _by_doubling(owner, n: int, doublings: int, join, nothing) -> Callable[[Array], jax.Array]:
+    first = jnp.searchsorted(owner, jnp.arange(n, dtype=owner.dtype))
+    line = jnp.arange(len(owner))
+    last = jnp.concatenate([owner[1:] != owner[:-1], jnp.ones(1, bool)])
+    end = jax.lax.cummin(jnp.where(last, line + 1, len(owner)), reverse=True)
+    place = jnp.minimum(first, len(owner) - 1)
+    return lambda part: stretch_sums(part, end, doublings, join, nothing)[place]
+
+
 def in_order_of(*keys: Array) -> Any:
     """`numpy.lexsort`: the last key counts most, what is equal stays as it stands.
 

@@ -202,35 +202,6 @@ def _by_products(rows: Rows) -> bool:
     return UNROLLED < d <= MOST_PRODUCTS and precise and not on_gpu()
 
 
-def owner_sums(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
-    """What sums lines over each of `n` owners (sorted).
-
-    On a GPU by doubling, since its scatters add in any order: see `arrays.stretch_sums`. An owner
-    of no line has any number there.
-    """
-    if doublings is None:
-        return lambda part: jax.ops.segment_sum(part, owner, n, indices_are_sorted=True)
-    return _by_doubling(owner, n, doublings, jnp.add, 0)
-
-
-def owner_least(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
-    """The same of the least instead of the sum."""
-    if doublings is None:
-        return lambda part: jax.ops.segment_min(part, owner, n, indices_are_sorted=True)
-    return _by_doubling(owner, n, doublings, jnp.minimum, jnp.inf)
-
-
-def _by_doubling(owner, n: int, doublings: int, join, nothing) -> Callable[[Array], jax.Array]:
-    from fedmixtures.kernels.arrays import stretch_sums
-
-    first = jnp.searchsorted(owner, jnp.arange(n, dtype=owner.dtype))
-    line = jnp.arange(len(owner))
-    last = jnp.concatenate([owner[1:] != owner[:-1], jnp.ones(1, bool)])
-    end = jax.lax.cummin(jnp.where(last, line + 1, len(owner)), reverse=True)
-    place = jnp.minimum(first, len(owner) - 1)
-    return lambda part: stretch_sums(part, end, doublings, join, nothing)[place]
-
-
 def tile_statistics(
     theta: Mixture,
     tiles: TileRows,
@@ -264,6 +235,7 @@ def _unrolls(theta: Mixture, tiles: Rows) -> bool:
 
     1,024 tiles of 32 rows in float64 on one core: k = 5, d = 2 take 0.75 ms (`rows_last` 0.91),
     k = 3, d = 1 0.27 (0.57), k = 4, d = 3 the same, k = 10, d = 2 1.7 (1.5); compiling 0.2 s more.
+    Looked at once, on a busy machine.
     """
     sums = theta.n_components * likelihood.n_sums(theta.n_features)
     if on_gpu():

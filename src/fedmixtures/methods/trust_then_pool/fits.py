@@ -19,13 +19,11 @@ import numpy as np
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import fused, xp
+from fedmixtures.kernels.arrays import fused, owner_least, owner_sums, xp
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import (
     TileRows,
     log_joints,
-    owner_least,
-    owner_sums,
     statistics,
     tile_log_density,
     tile_statistics,
