@@ -82,3 +82,14 @@ def test_private_sums_are_explained(page):
     assert "even if 1 of the 3 sites give theirs away" in text
     assert "Its sums alone cost epsilon 2.59 at delta 1e-05." in text
     assert "REFUSED" in page(site, job)  # with [privacy] no other job is run
+
+
+def test_members_are_told_that_they_must_trust_each_other():
+    """Until a dishonest member gets nothing, the first lines say that it does."""
+    from fedmixtures.cli.federate import WARNING, federate
+
+    assert str(federate.help).startswith(WARNING)
+    pages = Path(__file__).parents[2] / "docs"
+    for name in ("privacy.md", "federation.md"):
+        first = (pages / name).read_text().splitlines()[:3]
+        assert any("Members must trust each other to follow the protocol" in line for line in first)

@@ -11,9 +11,14 @@ from cyclopts import App, Parameter
 
 from fedmixtures.cli.main import say
 
+WARNING = (
+    "Members must trust each other to follow the protocol: one dishonest member can recover rows of "
+    "the others, and a job that is run twice can show what changed in between (docs/privacy.md)."
+)
+
 federate = App(
     name="federate",
-    help="Run between silos: rows stay at their site, sealed models travel through a hub.",
+    help=f"{WARNING}\n\nRun between silos: rows stay at their site, sealed models travel through a hub.",
 )
 
 
@@ -104,6 +109,7 @@ def try_(
         data=data, nodes=nodes, features=names(features), graph=graph, method=method, k=k,
         covariance=covariance, alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,
     )  # fmt: skip
+    say(f"Note: {WARNING}", "yellow")
     with silos():
         run_try(settings, n, out)
 
@@ -143,6 +149,7 @@ def submit(
     from fedmixtures.federation.nvflare.driver import Driver
     from fedmixtures.federation.wire.sealing import SiteKey
 
+    say(f"Note: {WARNING}", "yellow")
     wanted = read_job(job)
     signed = SignedJob.by(user, SiteKey.load(key), wanted)
     if not wanted.scale and not wanted.needs_all:
@@ -177,6 +184,7 @@ def explain(job: Path, *, site: Path) -> None:
     from fedmixtures.federation.job import read_job
     from fedmixtures.federation.node.site import SiteConfig
 
+    say(f"Note: {WARNING}\n", "yellow")
     print(page(read_job(job), SiteConfig.load(site)), end="")
 
 
