@@ -12,13 +12,14 @@ from cyclopts import App, Parameter
 from fedmixtures.cli.main import say
 
 WARNING = (
-    "Members must trust each other to follow the protocol: one dishonest member can recover rows of "
-    "the others, and a job that is run twice can show what changed in between (docs/privacy.md)."
+    "Members must trust each other to follow the protocol: one dishonest member can recover rows "
+    "of the others, and a job that is run twice can show what changed in between (docs/privacy.md)."
 )
 
 federate = App(
     name="federate",
-    help=f"{WARNING}\n\nRun between silos: rows stay at their site, sealed models travel through a hub.",
+    help=f"{WARNING}\n\nRun between silos: rows stay at their site, sealed models travel through a "
+    "hub.",
 )
 
 
