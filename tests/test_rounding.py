@@ -14,7 +14,7 @@ import pytest
 from fedmixtures import KMeansStart, Local, Mixture, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import selection
-from fedmixtures.estimators.solutions import aligned_orders
+from fedmixtures.estimators.names import numbering
 from fedmixtures.federation.node.gate import Gate, merge_nearest
 from fedmixtures.graph import from_edges
 from fedmixtures.graph.generate import nearest_neighbours
@@ -137,7 +137,7 @@ def test_numbering_along_edges_that_are_equally_alike():
         np.full((4, 2), 0.5), noisy(means, seed), np.broadcast_to(np.eye(2), (4, 2, 2, 2))
     )
     ring = from_edges([(0, 1), (1, 2), (2, 3), (3, 0)], range(4))
-    found_always(lambda seed: aligned_orders(theta(seed), ring))
+    found_always(lambda seed: numbering(theta(seed), ring, np.full(4, 0.25)))
 
 
 def test_the_gate_counts_whole_rows():

@@ -18,11 +18,11 @@ from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import FitWarning, Solution, Status
+from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import load, save
 from fedmixtures.estimators.reporting import findings_of, own_densities
 from fedmixtures.estimators.resolve import TOL, all_rows_pooled, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
-from fedmixtures.estimators.solutions import aligned
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -158,7 +158,7 @@ def fit_watched(
 
 def as_fitted(task: Task, solution: Solution, watch: Watch, notes: tuple[str, ...] = ()) -> Fitted:
     """A solution in the units of the fit, aligned and in those of the table."""
-    solution = replace(solution, theta=aligned(solution.theta, task.network))
+    solution = aligned(solution, task.network)
     users = solution.changed(task.scale.original, task.log_volume)
     watch.records = users.history.records()
     return Fitted(users, solution.theta, watch, notes)

@@ -19,9 +19,10 @@ from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.columns import warn_of_columns
+from fedmixtures.estimators.names import aligned, named_newcomer, profiles
 from fedmixtures.estimators.node_scores import NodeScores
 from fedmixtures.estimators.sklearn_api import NestedParameters
-from fedmixtures.estimators.solutions import aligned, joined, unknown
+from fedmixtures.estimators.solutions import joined, unknown
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import read_checkpoint, write_checkpoint
 from fedmixtures.methods.base import Trust
@@ -168,6 +169,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         nodes: Any = None,
         sample_weight: Any = None,
         resume: str | Path | None = None,
+        like: NetworkGaussianMixture | None = None,
     ):
         """Fit a mixture per node; a second call starts anew.
 
@@ -185,8 +187,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         resume : path or None
             Go on from a file that `checkpoint` of the same settings and rows has written; the
             numbers come out as if the run had never stopped.
+        like : fitted NetworkGaussianMixture or None
+            Number the clusters as this earlier fit did. None: the largest first.
         """
         del y
+        if like is not None:
+            check_is_fitted(like)
         teller = Teller(self.n_rounds, bool(self.verbose))
         teller.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
@@ -202,6 +208,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         )
         solution = problem.solve(init, **self._settings(resume, teller))
         teller.ended(solution)
+        kept = None if like is None else profiles(like.solution_.theta, like.solution_.share)
+        solution = aligned(solution, problem.network, kept)
         return self.adopt(solution, problem.network, labelled=labels is not None)
 
     def _settings(self, resume: str | Path | None, teller: Teller) -> dict[str, Any]:
@@ -305,19 +313,21 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         seed = resolve.resolve_seed(self.random_state)
         known = self.solution_, self.network_, self.resolved_method()
         solution, network = joined(*known, data, seed, self.dtype)
-        return self.adopt(solution, network, labelled=True)
+        return self.adopt(named_newcomer(solution, label), network, labelled=True)
 
     def fit_predict(
         self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None
     ) -> np.ndarray:
-        """Fit, then the most probable component of every row."""
+        """Fit, then the most probable cluster of every row."""
         return self.fit(X, y, nodes=nodes, sample_weight=sample_weight).predict(X, nodes=nodes)
 
     def align_components(self):
-        """Give alike components the same number at all nodes; returns the estimator."""
+        """Give alike clusters the same number at all nodes, as `fit` does by itself.
+
+        For solutions that were taken over by `adopt`. Returns the estimator.
+        """
         check_is_fitted(self)
-        theta = aligned(self.solution_.theta, self.network_)
-        solution = dataclasses.replace(self.solution_, theta=theta)
+        solution = aligned(self.solution_, self.network_)
         return self.adopt(solution, self.network_, labelled=self.labelled_)
 
     def report(

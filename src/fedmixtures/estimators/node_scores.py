@@ -90,12 +90,12 @@ class NodeScores:
         return float(np.average(self.score_samples(X, nodes), weights=sample_weight))
 
     def predict(self, X: Any, nodes: Any = None) -> np.ndarray:
-        """Most probable component of every row, in the numbering of its node."""
+        """Most probable cluster of every row; a number means the same at every node."""
         data = self._grouped(X, nodes)
         return assigned(log_joints(self.solution_, data))
 
     def predict_proba(self, X: Any, nodes: Any = None) -> np.ndarray:
-        """Probability of every component for every row."""
+        """Probability of every cluster for every row; a column means the same at every node."""
         data = self._grouped(X, nodes)
         return probabilities(log_joints(self.solution_, data))
 

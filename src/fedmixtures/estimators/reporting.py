@@ -15,7 +15,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.scoring import log_densities, mixture_at
-from fedmixtures.estimators.solutions import aligned, listens, own_level
+from fedmixtures.estimators.solutions import listens, own_level
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method, Trust
 from fedmixtures.metrics import Scores
@@ -74,7 +74,6 @@ def write_report(
     include_rows: bool = False,
 ) -> Path:
     """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by."""
-    theta = aligned(model.solution_.theta, model.network_)
     scores = _scores(model, data, held)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
@@ -86,7 +85,7 @@ def write_report(
     }
     known = model.solution_, model.network_, model.resolved_method(), data, scores
     names = getattr(model, "feature_names_in_", None)
-    found = findings_of(*known, names, theta=theta, settings=settings)
+    found = findings_of(*known, names, theta=model.solution_.theta, settings=settings)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path

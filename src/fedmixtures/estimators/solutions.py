@@ -1,9 +1,9 @@
-r"""What is made of a solution: one numbering of components, densities of newcomers, one node more.
+r"""What is made of a solution: densities of newcomers, one node more.
 
 A newcomer, a node that the network was not fitted on, has the density of the level "everyone" where
 there is one; else the sum of all nodes' mixtures, each by its share of the rows:
-$p(x) = \sum_i s_i p_i(x)$, whose component c is that of all nodes together (alike ones, once
-`align_components` has numbered them).
+$p(x) = \sum_i s_i p_i(x)$, whose component c is that of all nodes together: they have one numbering
+(`estimators/names.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._ties import first_matching, in_order
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
@@ -29,64 +28,10 @@ from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Account, Levels, Method, Outcome
 from fedmixtures.methods.conversation import Conversation
 from fedmixtures.mixture.arithmetic import precision
-from fedmixtures.mixture.mixture import Mixture, distinct, matching_costs
+from fedmixtures.mixture.mixture import Mixture, distinct
 
 OWN, EVERYONE = "own", "everyone"
 """Names of the levels that a node learns from its own rows alone, and that all have in common."""
-
-
-def aligned(theta: Mixture, network: Network) -> Mixture:
-    """The same mixtures, alike components under the same number at all nodes."""
-    return theta.relabel(aligned_orders(theta, network))
-
-
-def aligned_orders(theta: Mixture, network: Network) -> np.ndarray:
-    """For every node, the order of its components that matches its neighbours'.
-
-    Nodes are matched along a spanning tree of the most alike pairs, from a root in each connected
-    part; the roots are matched to the first root. No unit of a feature matters.
-    """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
-
-    theta = _in_common_units(theta)
-
-    def matching(i: int, j: int) -> tuple[np.ndarray, float]:
-        cost = matching_costs(theta.at(i), theta.at(j))
-        partner = first_matching(cost)
-        return partner, float(cost[np.arange(len(cost)), partner].sum())
-
-    n = network.n_nodes
-    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
-    costs = np.array([matching(i, j)[1] for i, j in ends])
-    # The tree depends on the order of costs alone: by rank, from 1, no two edges cost the same.
-    rank = np.argsort(in_order(costs)) + 1.0
-    tree = minimum_spanning_tree(csr_array((rank, (network.source, network.target)), (n, n)))
-    orders = np.full((n, theta.n_components), -1)
-    first = None
-    for root in range(n):
-        if orders[root, 0] >= 0:
-            continue
-        if first is None:
-            orders[root] = np.arange(theta.n_components)
-        else:
-            orders[root] = matching(first, root)[0][orders[first]]
-        first = root if first is None else first
-        visited, parents = breadth_first_order(tree, root, directed=False)
-        for node in visited[1:].tolist():
-            parent = int(parents[node])
-            orders[node] = matching(parent, node)[0][orders[parent]]
-    return orders
-
-
-def _in_common_units(theta: Mixture) -> Mixture:
-    """Features divided by their standard deviation over all nodes' mixtures together."""
-    share = (theta.weights / len(theta.weights))[..., None]
-    centre = (share * theta.means).sum((0, 1))
-    within = np.diagonal(theta.covariances, axis1=-2, axis2=-1)
-    scale = np.sqrt((share * (within + (theta.means - centre) ** 2)).sum((0, 1)))
-    spread = scale[:, None] * scale
-    return Mixture(theta.weights, (theta.means - centre) / scale, theta.covariances / spread)
 
 
 def listens(solution: Solution, network: Network) -> bool:
