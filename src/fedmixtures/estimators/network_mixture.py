@@ -18,6 +18,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
+from fedmixtures.estimators.atlas import Atlas, checked_names
 from fedmixtures.estimators.columns import warn_of_columns
 from fedmixtures.estimators.names import aligned, named_newcomer, profiles
 from fedmixtures.estimators.node_scores import NodeScores
@@ -210,7 +211,13 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         teller.ended(solution)
         kept = None if like is None else profiles(like.solution_.theta, like.solution_.share)
         solution = aligned(solution, problem.network, kept)
-        return self.adopt(solution, problem.network, labelled=labels is not None)
+        names = getattr(like, "cluster_names_", None)
+        self.adopt(solution, problem.network, labelled=labels is not None)
+        if names is not None and len(names) == solution.theta.n_components:
+            self.cluster_names_ = names
+        elif hasattr(self, "cluster_names_"):
+            del self.cluster_names_
+        return self
 
     def _settings(self, resume: str | Path | None, teller: Teller) -> dict[str, Any]:
         """How to run, as `solve` takes it."""
@@ -315,6 +322,24 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         solution, network = joined(*known, data, seed, self.dtype)
         return self.adopt(named_newcomer(solution, label), network, labelled=True)
 
+    @property
+    def atlas_(self) -> Atlas:
+        """The clusters of the whole network: sizes, profiles, what sets them apart, where they are.
+
+        In the units of the rows, with the numbers that `predict` gives and the names that
+        `name_clusters` has set.
+        """
+        check_is_fitted(self)
+        features = getattr(self, "feature_names_in_", None)
+        features = None if features is None else tuple(map(str, features))
+        return Atlas.of(self.solution_, features, getattr(self, "cluster_names_", None))
+
+    def name_clusters(self, names: Sequence[str]):
+        """Call the clusters by names, one for each number; saved with the model."""
+        check_is_fitted(self)
+        self.cluster_names_ = checked_names(names, self.solution_.theta.n_components)
+        return self
+
     def fit_predict(
         self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None
     ) -> np.ndarray:
@@ -389,7 +414,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         check_is_fitted(self)
         known = self.solution_, self.network_, self.get_params(deep=False)
         names = getattr(self, "feature_names_in_", None)
-        return save(path, *known, labelled=self.labelled_, feature_names=names)
+        called = getattr(self, "cluster_names_", None)
+        return save(
+            path, *known, labelled=self.labelled_, feature_names=names, cluster_names=called
+        )
 
 
 def _label_array(labels: tuple[Label, ...]) -> np.ndarray:

@@ -44,6 +44,7 @@ def save(
     *,
     labelled: bool = True,
     feature_names: Any = None,
+    cluster_names: Any = None,
 ) -> Path:
     """Write a model to `path`, or into it if it is a folder; `params` are the estimator's."""
     import fedmixtures
@@ -72,6 +73,7 @@ def save(
         "labels": encode(list(network.labels)),
         "labelled": labelled,
         "feature_names": encode(feature_names),
+        "cluster_names": encode(cluster_names),
         "params": {name: encode(value) for name, value in params.items()},
         "status": str(solution.status),
         "message": solution.message,
@@ -159,7 +161,9 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         rows=arrays.get("rows"),
     )
     model.graph = network
-    return model.adopt(solution, network, labelled=header["labelled"], feature_names=names)
+    model.adopt(solution, network, labelled=header["labelled"], feature_names=names)
+    called = decode(header.get("cluster_names"), {})
+    return model if called is None else model.name_clusters(called)
 
 
 def _of_first_format(
