@@ -61,16 +61,21 @@ class LockedRecord:
 
 @dataclass(frozen=True)
 class ReleaseBudget:
-    """How often models of one data set may leave the site, in all jobs together."""
+    """How often something of one data set may leave the site, in all jobs together."""
 
     max_jobs: int = 5
+    """Jobs that anything of the data set has left for, be it a single part of a sum."""
     max_models: int = 500
     max_sums: int = 40
     """Of one job over any one set of members; each of the statistics under up to four mixtures."""
 
 
 class Releases:
-    """Models of a data set that have left, by job; entered before they leave."""
+    """Jobs that a data set was used in, and the models that left; entered before anything leaves.
+
+    A job counts from the first thing that leaves for it, of whatever kind: whoever drops it then
+    has had that.
+    """
 
     def __init__(self, account: LockedRecord, budget: ReleaseBudget, data_set: str):
         self.account, self.budget, self.data_set = account, budget, data_set
@@ -78,6 +83,14 @@ class Releases:
     def expect(self, job: str, n_models: int) -> None:
         """Refuse a job that the budget does not last for."""
         self._afford(self.account.read().get(self.data_set, {}), job, n_models)
+
+    def begin(self, job: str) -> None:
+        """Something is about to leave for a job; for the same one again it costs nothing."""
+        with self.account.locked() as content:
+            jobs = content.setdefault(self.data_set, {})
+            if job not in jobs:
+                self._afford(jobs, job, 0)
+                jobs[job] = 0
 
     def enter(self, job: str, item: int) -> None:
         """Model number `item` of a job is about to leave; the same one again costs nothing."""
@@ -96,8 +109,8 @@ class Releases:
         others = {key: n for key, n in jobs.items() if key != job}
         if len(others) >= self.budget.max_jobs:
             raise BudgetSpent(
-                f"{self.budget.max_jobs} jobs have had models of this data set, which is all that "
-                "the site allows (max_jobs)"
+                f"{self.budget.max_jobs} jobs have had something of this data set, which is all "
+                "that the site allows (max_jobs)"
             )
         total = sum(others.values()) + n_models
         if total > self.budget.max_models:

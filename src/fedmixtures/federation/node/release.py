@@ -70,6 +70,7 @@ class ReleasePoint:
         if session.job.privacy is not None and type(message) not in PRIVATE:
             raise GateRefusal(f"a private job sends no {type(message).__name__}")
         allowed, merged = rule(self, message, session)
+        self.releases.begin(session.fingerprint)
         content = encode_message(allowed, session.feasible.covariance_type)
         return Clearance(allowed, content, merged)
 
