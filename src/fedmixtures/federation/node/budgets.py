@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmixtures.federation.masked_sums import OpenedSets
+from fedmixtures.federation.masked_sums import OpenedSets, SumRefused
 from fedmixtures.io.storage import write_durably
 
 
@@ -147,6 +147,39 @@ class Sums:
                     f"the job asks for more than {self.most} sums over the same members, which is "
                     "all that the site allows (max_sums)"
                 )
+
+
+class Runs:
+    """Which rows each job with masked sums has run on here; entered before a share leaves.
+
+    A job has its masks once. Two shares under the same ones subtract to what has changed at this
+    site, so that a job is run on the rows it was begun with or not at all.
+    """
+
+    def __init__(self, account: LockedRecord):
+        self.account = account
+
+    def expect(self, job: str, rows: str, on_record: bool) -> None:
+        """Refuse a job that has run on other rows, or whose record of what left is gone."""
+        known = self.account.read().get(job)
+        self._same(known, rows)
+        if known is not None and not on_record:
+            raise SumRefused(
+                "this job has run here, and the record of what left for it is gone: put it back "
+                "from a backup, or give the job another name or seed"
+            )
+
+    def enter(self, job: str, rows: str) -> None:
+        """A share of these rows is about to leave."""
+        with self.account.locked() as content:
+            self._same(content.setdefault(job, rows), rows)
+
+    def _same(self, known: str | None, rows: str) -> None:
+        if known not in (None, rows):
+            raise SumRefused(
+                "this job has run here on other rows. Under the same masks once more it would show "
+                "what has changed since: give the job another name or seed"
+            )
 
 
 def _text(number: tuple[int, int]) -> str:
