@@ -118,3 +118,49 @@ def test_a_job_whose_record_is_gone_is_not_begun_again(tmp_path):
     (tmp_path / "aachen" / "runs.json").unlink()
     with pytest.raises(NodeRefused, match="was begun and is gone"):
         first_share(sites, job)
+
+
+@pytest.mark.parametrize(
+    ("how", "name"), [("forged", "bergen"), ("forged", "cork"), ("sealed", "bergen")]
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_flood_keeps_no_true_box_of_another_out(tmp_path, how, name):
+    """N7: bergen sends boxes for later rounds, one byte each in some name, or true ones of its own.
+
+    The true boxes of the first exchange come afterwards, and are heard.
+    """
+    pytest.importorskip("nvflare")
+    from nvflare.apis.fl_constant import ReturnCode
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.shareable import Shareable
+
+    from fedmixtures.federation.nvflare.executor import NodeExecutor
+    from fedmixtures.federation.nvflare.transport import BODY, MOST_WAITING
+
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
+    rounds = sites.rounds(job)
+    rounds.begin()
+    executor = NodeExecutor()
+    executor.node, executor.job, executor.round = sites.nodes["aachen"], job, 0
+
+    def taken(source: str, t: int, box: bytes) -> bool:
+        message = Shareable()
+        message[BODY] = Frame({"source": source, "round": t}, boxes={"box": box}).encode()
+        return executor._receive("", message, FLContext()).get_return_code() == ReturnCode.OK
+
+    def crafted(t: int) -> bytes:
+        address = Address(job.key, t, name, "aachen")
+        key, to = sites.keys[name], sites.roster.sites["aachen"]
+        return b"x" if how == "forged" else key.seal(b"", to, address)
+
+    candidates = [taken(name, 0, bytes([i])) for i in range(5)]  # for the true one's own place
+    assert candidates == [True] * 4 + [False]
+    got = [taken(name, t, crafted(t)) for t in range(1, MOST_WAITING + 1)]
+    assert not taken(name, MOST_WAITING + 1, crafted(MOST_WAITING + 1))
+    assert sum(got) >= MOST_WAITING - 4
+    true = [p for p in rounds.waiting["aachen"] if how == "forged" or p.source != name]
+    assert len(true) >= 2
+    assert all(taken(p.source, p.round, p.box) for p in true)
+    site = rounds.sites["aachen"]
+    site.take(executor.mailbox.up_to(0, "aachen"))
+    assert site.fresh == {p.source for p in true}

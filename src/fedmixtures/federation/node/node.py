@@ -260,6 +260,22 @@ class Node:
         sender = self.roster.sealing_key(source, "site")
         session.accept(source, source_round, self.key.open(request.boxes[box], sender, address))
 
+    def is_from(self, source: str, job: str, round: int, box: bytes) -> bool:
+        """Whether a box opens as one that `source` made for this node and round; changes nothing.
+
+        The carrier may ask at any time, from a thread of its own: where a job is just being made
+        ready, nothing opens.
+        """
+        session = self.sessions.get(job)
+        if session is None or session.round is None:
+            return False
+        try:
+            sender = self.roster.sealing_key(source, "site")
+            self.key.open(box, sender, Address(session.key, round, source, self.name))
+        except (NotOnRoster, BoxError):
+            return False
+        return True
+
     def _released(self, session: AnySession, kind: str, **entries: Any) -> Frame:
         """The reply with the boxes for every neighbour."""
         boxes, new = self.point.boxes(session)
