@@ -45,6 +45,7 @@ def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
     np.testing.assert_array_equal(node.support.rows, [[50, 22.5], [61, 27.1]])
     assert node.key.public == public
     assert node.config.limits.share_result is False
+    assert node.config.state == tmp_path / "h1" / "state"
     resources = json.loads((kit / "local" / "resources.json").read_text())
     assert resources["class_allow_list"] == [EXECUTOR]
     # Whoever opens the kit again is told.

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from federated import Sites, a_job, site_rows
-from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin
+from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, NetworkGaussianMixture
+from fedmixtures.estimators.resolve import resolve_method
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.node.job_program import make_job
+from fedmixtures.federation.node.job_program import coupling_of, make_job, program_of
 from fedmixtures.federation.node.node import Node
-from fedmixtures.federation.node.site import SiteConfig
+from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, FrameError, request
 from fedmixtures.federation.wire.roster import Roster
@@ -51,6 +52,31 @@ def test_a_site_is_read_from_one_file(tmp_path):
     Roster({"aachen": SiteKey.generate().public}).save(tmp_path / "roster.toml")
     with pytest.raises(ValueError, match="is not the one of"):
         Node.load(tmp_path / "site.toml")
+
+
+def test_the_file_of_a_site_that_has_just_joined(tmp_path):
+    """It takes the default method and no other, by the rules of the documents; all is explained."""
+    pytest.importorskip("tomli_w")
+    from fedmixtures.federation.nvflare.enrol import site_file
+
+    folder, columns = tmp_path / 'a "site" of \\ours', ("age", 'b"m\\i, ä')
+    text = site_file(folder, "hospital-1", folder / "rows.csv", columns)
+    for line in filter(None, text.splitlines()):
+        assert line.startswith(("[", "# ")) or "  # " in line, line
+    (tmp_path / "site.toml").write_text(text, encoding="utf-8")
+    config = SiteConfig.load(tmp_path / "site.toml")
+    plain = SiteConfig(config.name, folder / "rows.csv", columns, folder / "site.key",
+                       folder / "roster.toml", folder / "state")  # fmt: skip
+    assert dataclasses.replace(config, limits=plain.limits) == plain
+    assert config.gate.rounding == 0.2
+    assert config.limits.couplings == ("trust-then-pool",)
+    default = resolve_method(NetworkGaussianMixture().method, "full")
+    names = ("hospital-1", "hospital-2", "hospital-3")
+    edges = ((*names[:2], 1.0), (*names[1:], 1.0))
+    job = lambda method: a_job(method, n_components=dict.fromkeys(names, 3), edges=edges)
+    config.permit(job(default), coupling_of(program_of(job(default))))
+    with pytest.raises(JobRefused, match="'mmd' is not among those allowed: trust-then-pool"):
+        config.permit(job(None), coupling_of(program_of(job(None))))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fedmixtures.cli.main import say
 
 WARNING = (
     "Members must trust each other to follow the protocol: one dishonest member can recover rows "
-    "of the others, and a job that is run twice can show what changed in between (docs/privacy.md)."
+    "of the others (docs/privacy.md)."
 )
 
 federate = App(

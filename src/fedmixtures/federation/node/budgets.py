@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmixtures.federation.masked_sums import OpenedSets
+from fedmixtures.federation.masked_sums import OpenedSets, SumRefused
 from fedmixtures.io.storage import write_durably
 
 
@@ -61,16 +61,21 @@ class LockedRecord:
 
 @dataclass(frozen=True)
 class ReleaseBudget:
-    """How often models of one data set may leave the site, in all jobs together."""
+    """How often something of one data set may leave the site, in all jobs together."""
 
     max_jobs: int = 5
+    """Jobs that anything of the data set has left for, be it a single part of a sum."""
     max_models: int = 500
     max_sums: int = 40
     """Of one job over any one set of members; each of the statistics under up to four mixtures."""
 
 
 class Releases:
-    """Models of a data set that have left, by job; entered before they leave."""
+    """Jobs that a data set was used in, and the models that left; entered before anything leaves.
+
+    A job counts from the first thing that leaves for it, of whatever kind: whoever drops it then
+    has had that.
+    """
 
     def __init__(self, account: LockedRecord, budget: ReleaseBudget, data_set: str):
         self.account, self.budget, self.data_set = account, budget, data_set
@@ -78,6 +83,14 @@ class Releases:
     def expect(self, job: str, n_models: int) -> None:
         """Refuse a job that the budget does not last for."""
         self._afford(self.account.read().get(self.data_set, {}), job, n_models)
+
+    def begin(self, job: str) -> None:
+        """Something is about to leave for a job; for the same one again it costs nothing."""
+        with self.account.locked() as content:
+            jobs = content.setdefault(self.data_set, {})
+            if job not in jobs:
+                self._afford(jobs, job, 0)
+                jobs[job] = 0
 
     def enter(self, job: str, item: int) -> None:
         """Model number `item` of a job is about to leave; the same one again costs nothing."""
@@ -96,8 +109,8 @@ class Releases:
         others = {key: n for key, n in jobs.items() if key != job}
         if len(others) >= self.budget.max_jobs:
             raise BudgetSpent(
-                f"{self.budget.max_jobs} jobs have had models of this data set, which is all that "
-                "the site allows (max_jobs)"
+                f"{self.budget.max_jobs} jobs have had something of this data set, which is all "
+                "that the site allows (max_jobs)"
             )
         total = sum(others.values()) + n_models
         if total > self.budget.max_models:
@@ -134,6 +147,39 @@ class Sums:
                     f"the job asks for more than {self.most} sums over the same members, which is "
                     "all that the site allows (max_sums)"
                 )
+
+
+class Runs:
+    """Which rows each job with masked sums has run on here; entered before a share leaves.
+
+    A job has its masks once. Two shares under the same ones subtract to what has changed at this
+    site, so that a job is run on the rows it was begun with or not at all.
+    """
+
+    def __init__(self, account: LockedRecord):
+        self.account = account
+
+    def expect(self, job: str, rows: str, on_record: bool) -> None:
+        """Refuse a job that has run on other rows, or whose record of what left is gone."""
+        known = self.account.read().get(job)
+        self._same(known, rows)
+        if known is not None and not on_record:
+            raise SumRefused(
+                "this job has run here, and the record of what left for it is gone: put it back "
+                "from a backup, or give the job another name or seed"
+            )
+
+    def enter(self, job: str, rows: str) -> None:
+        """A share of these rows is about to leave."""
+        with self.account.locked() as content:
+            self._same(content.setdefault(job, rows), rows)
+
+    def _same(self, known: str | None, rows: str) -> None:
+        if known not in (None, rows):
+            raise SumRefused(
+                "this job has run here on other rows. Under the same masks once more it would show "
+                "what has changed since: give the job another name or seed"
+            )
 
 
 def _text(number: tuple[int, int]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
-from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Sums
+from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Runs, Sums
 from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import GateRefusal, Support
 from fedmixtures.federation.node.job_program import coupling_of, partners_of, program_of
@@ -52,9 +52,11 @@ class Node:
         self.releases = Releases(config.account("releases"), config.releases, config.data_set)
         secret = key.secret(f"rounding {config.data_set}")
         sums = Sums(config.account("sums"), config.releases.max_sums, config.data_set)
+        self.runs = Runs(config.account("runs"))
         self.point = ReleasePoint(
-            config.name, key, roster, config.gate, self.releases, sums, self.ledger, secret
-        )
+            config.name, key, roster, config.gate, self.releases, sums, self.runs, self.ledger,
+            secret,
+        )  # fmt: skip
         self.sessions: OrderedDict[str, AnySession] = OrderedDict()
 
     @classmethod
@@ -149,6 +151,8 @@ class Node:
         try:
             with compilation_cache():
                 session = self._session_of(job, folder, ledger)
+                if job.needs_all:
+                    self.runs.expect(job.key, session.fingerprint, bool(session.released))
                 self.releases.expect(session.fingerprint, job.releases)
                 session.warm_up()
         except EXPECTED:
@@ -255,6 +259,22 @@ class Node:
         address = Address(session.key, source_round, source, self.name)
         sender = self.roster.sealing_key(source, "site")
         session.accept(source, source_round, self.key.open(request.boxes[box], sender, address))
+
+    def is_from(self, source: str, job: str, round: int, box: bytes) -> bool:
+        """Whether a box opens as one that `source` made for this node and round; changes nothing.
+
+        The carrier may ask at any time, from a thread of its own: where a job is just being made
+        ready, nothing opens.
+        """
+        session = self.sessions.get(job)
+        if session is None or session.round is None:
+            return False
+        try:
+            sender = self.roster.sealing_key(source, "site")
+            self.key.open(box, sender, Address(session.key, round, source, self.name))
+        except (NotOnRoster, BoxError):
+            return False
+        return True
 
     def _released(self, session: AnySession, kind: str, **entries: Any) -> Frame:
         """The reply with the boxes for every neighbour."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.federation.masked_sums import SumName, from_fixed, masked, to_fixed
-from fedmixtures.federation.node.budgets import Releases, Sums
+from fedmixtures.federation.node.budgets import Releases, Runs, Sums
 from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, GateRefusal
 from fedmixtures.federation.node.job_program import may_merge
@@ -57,10 +57,11 @@ class ReleasePoint:
 
     def __init__(
         self, site: str, key: SiteKey, roster: Roster, gate: Gate, releases: Releases, sums: Sums,
-        ledger: Ledger, secret: bytes,
+        runs: Runs, ledger: Ledger, secret: bytes,
     ):  # fmt: skip
         self.site, self.key, self.roster, self.gate = site, key, roster, gate
-        self.releases, self.sums, self.ledger, self.secret = releases, sums, ledger, secret
+        self.releases, self.sums, self.runs = releases, sums, runs
+        self.ledger, self.secret = ledger, secret
 
     def passed(self, message: object, session: Any) -> Clearance:
         """The message as far as its rule lets it through."""
@@ -70,6 +71,7 @@ class ReleasePoint:
         if session.job.privacy is not None and type(message) not in PRIVATE:
             raise GateRefusal(f"a private job sends no {type(message).__name__}")
         allowed, merged = rule(self, message, session)
+        self.releases.begin(session.fingerprint)
         content = encode_message(allowed, session.feasible.covariance_type)
         return Clearance(allowed, content, merged)
 
@@ -100,6 +102,8 @@ class ReleasePoint:
             return stored, {}
         releases = self._all(session)
         self._note(session, t, b"".join(releases[name].content for name in sorted(releases)))
+        if session.job.needs_all:
+            self.runs.enter(session.job.key, session.fingerprint)
         sealed = {
             name: self._sealed(release, session, name, "site") for name, release in releases.items()
         }

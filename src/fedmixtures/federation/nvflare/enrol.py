@@ -15,7 +15,9 @@ from pathlib import Path
 
 import tomli_w
 
-from fedmixtures.federation.node.site import SiteConfig
+from fedmixtures.federation.node.budgets import ReleaseBudget
+from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.node.site import ALL_COUPLINGS, SiteConfig
 from fedmixtures.federation.nvflare.kits import (
     EXECUTOR,
     PROJECT,
@@ -130,22 +132,8 @@ def finish_site(
     """Pack a site's kit, close it to all but our executor, and write its configuration."""
     kit = package(folder, name, signed, mark)
     secure(kit, EXECUTOR)
-    config = {
-        "name": name,
-        "key": str((folder / "site.key").absolute()),
-        "roster": str((folder / "roster.toml").absolute()),
-        "state": str((folder / "state").absolute()),
-        "data": {"path": str(data.absolute()), "columns": list(columns)},
-        "limits": {
-            "max_rounds": 200,
-            "max_components": 10,
-            "couplings": ["mmd", "kl"],
-            "share_result": False,
-        },
-        "release_gate": {"min_count": 11, "per_feature": 5, "rounding": 0.1},
-        "releases": {"max_jobs": 5, "max_models": 500},
-    }
-    write_durably(kit / "local" / SITE_FILE, tomli_w.dumps(config).encode())
+    text = site_file(folder.absolute(), name, data.absolute(), columns)
+    write_durably(kit / "local" / SITE_FILE, text.encode())
     SiteConfig.load(kit / "local" / SITE_FILE).read_rows()  # say now what is wrong with them
     if not (folder / "roster.toml").exists():
         Roster({name: SiteKey.load(folder / "site.key").public}).save(folder / "roster.toml")
@@ -153,6 +141,52 @@ def finish_site(
     if wrong:
         raise ValueError(f"the kit is not safe: {'; '.join(wrong)}")
     return kit
+
+
+def site_file(folder: Path, name: str, data: Path, columns: Sequence[str]) -> str:
+    """The file of a site that has just joined: the default method alone, each line explained."""
+    gate, releases = Gate(), ReleaseBudget()
+    at = lambda part: _toml(str(folder / part))
+    return f"""\
+# What this site takes part with, and how far it lets a job go. This file wins over every job.
+name = {_toml(name)}  # as in the certificate
+key = {at("site.key")}  # private: opens what others seal for this site
+roster = {at("roster.toml")}  # whose messages and whose jobs are taken
+state = {at("state")}  # accounts of what has left, answers, log: keep a backup
+
+[data]
+path = {_toml(str(data))}  # CSV or Parquet, read here and sent nowhere
+columns = [{", ".join(map(_toml, columns))}]  # in the order agreed between the sites
+name = {_toml(SiteConfig.data_set)}  # releases are counted by this name, also when rows are added
+# person = "patient"  # column that says whose a row is: people are counted then, not rows
+
+[limits]
+couplings = [{_toml(ALL_COUPLINGS[0])}]  # the default method; "mmd", "kl", "euclidean" are GTV's
+max_rounds = 200  # of a job of GTV, which sends a model in each; the default method ends by itself
+max_components = 10  # of a mixture: the more, the fewer rows stand behind each
+share_result = false  # whether the final model may go to the job's collector
+# neighbours = ["hospital-2", "hospital-3"]  # nobody else may receive a model or parts of sums
+# approved_jobs = ["4ab7915f..."]  # only these jobs; without the entry any that is signed
+
+[release_gate]
+min_count = {gate.min_count}  # a component leaves only with so many rows (or people) behind it,
+per_feature = {gate.per_feature}  # or with so many times the number of columns, if that is more
+rounding = {gate.rounding}  # no number leaves finer than this share of its standard error
+
+[releases]
+max_jobs = {releases.max_jobs}  # jobs that may have something of this data set, ever
+max_models = {releases.max_models}  # models that may leave in all of them together
+max_sums = {releases.max_sums}  # masked sums of one job over the same members
+
+# [privacy]  # with this section only jobs with differential privacy are run
+# epsilon = 3.0  # spent on the rows in all jobs together, at most
+# delta = 1e-5
+"""
+
+
+def _toml(value: str) -> str:
+    """A text as TOML writes it."""
+    return tomli_w.dumps({"_": value}).partition("= ")[2].strip()
 
 
 def _own_key(folder: Path) -> SiteKey:

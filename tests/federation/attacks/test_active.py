@@ -1,0 +1,166 @@
+"""Attacks by who does not follow the protocol: jobs that are dropped, run again, or flooded."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from federated import SITES, Sites, a_job, site_rows
+from fedmixtures import FeasibleSet, GTVMin, TrustThenPool
+from fedmixtures.federation.in_process import ask
+from fedmixtures.federation.node.budgets import ReleaseBudget
+from fedmixtures.federation.node.gate import Gate
+from fedmixtures.federation.rounds import NodeRefused
+from fedmixtures.federation.wire.frames import Frame, request
+from fedmixtures.federation.wire.sealing import Address
+
+ROWS = site_rows((60, 60, 60, 60))
+QUICK = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 1, 1))
+
+
+def trust_job(**entries):
+    return a_job(QUICK, **({"n_components": dict.fromkeys(SITES, 2)} | entries))
+
+
+def test_a_dropped_job_counts(tmp_path):
+    """N3: each job has a sum of units and is dropped before a model leaves; the sixth has none."""
+    sites = Sites(tmp_path, ROWS, gate=Gate(), releases=ReleaseBudget())
+    for number in range(5):
+        sites.nodes = {name: sites.started(name) for name in SITES}
+        rounds = sites.rounds(trust_job(shift=(0.1 * number, 0.0)))
+        rounds.begin()
+        rounds.round(0)
+    sites.nodes = {name: sites.started(name) for name in SITES}
+    with pytest.raises(NodeRefused, match="max_jobs"):
+        sites.rounds(trust_job(shift=(0.5, 0.0))).begin()
+    assert sites.nodes["aachen"].releases.left() == (0, ReleaseBudget().max_models)
+    sites.run(trust_job(shift=(0.4, 0.0)))  # one that is counted is gone on with
+
+
+def test_jobs_that_were_let_in_together_are_counted_one_by_one(tmp_path):
+    """N3: all are shown before any begins, so that each finds an account with nothing in it."""
+    sites = Sites(tmp_path, ROWS, gate=Gate(), releases=ReleaseBudget(max_jobs=1))
+    jobs = [trust_job(seed=seed) for seed in range(2)]
+    node = sites.nodes["aachen"]
+    for job in jobs:
+        ask(node, sites.hello(job))
+    assert ask(node, request("share", job=jobs[0].key, round=0)).boxes
+    with pytest.raises(NodeRefused, match="max_jobs"):
+        ask(node, request("share", job=jobs[1].key, round=0))
+
+
+def first_share(sites: Sites, job) -> np.ndarray:
+    """Aachen's masked part of the first sum, as bergen reads it."""
+    node = sites.started("aachen")
+    ask(node, sites.hello(job))
+    box = ask(node, request("share", job=job.key, round=0)).boxes["bergen"]
+    address = Address(job.key, 0, "aachen", "bergen")
+    content = sites.keys["bergen"].open(box, sites.roster.sites["aachen"], address)
+    return np.frombuffer(Frame.decode(content).boxes["share"], "<u8")
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Two shares subtracted: small numbers if their masks are the same, else anything."""
+    return (a - b).view(np.int64) / 2.0**24
+
+
+def test_a_job_is_not_run_again_on_other_rows(tmp_path):
+    """N2: a patient is added and the same job comes again: two shares less each other are hers."""
+    sites, job = Sites(tmp_path, ROWS, gate=Gate(rounding=0.0)), trust_job()
+    before = first_share(sites, job)
+    np.testing.assert_array_equal(first_share(sites, job), before)  # the same rows: the same box
+    patient = np.array([[3.0, -2.0]])
+    sites.rows = ROWS | {"aachen": np.concatenate([ROWS["aachen"], patient])}
+    with pytest.raises(NodeRefused, match="on other rows.*another name or seed"):
+        # What it would give: one row more, and where it lies.
+        pytest.fail(f"the patient is {apart(first_share(sites, job), before)}")
+    for other in (trust_job(seed=4), trust_job(name="again")):
+        assert np.abs(apart(first_share(sites, other), before)).min() > 2.0**20
+    sites.rows = ROWS
+    np.testing.assert_array_equal(first_share(sites, job), before)
+
+
+def test_rows_may_change_until_something_has_left(tmp_path):
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
+    ask(sites.nodes["aachen"], sites.hello(job))
+    sites.rows = ROWS | {"aachen": ROWS["aachen"][1:]}
+    first_share(sites, job)
+    gtv = a_job(GTVMin(feasible=FeasibleSet()))  # no masks: a model of other rows is another model
+    for rows in (ROWS, sites.rows):
+        sites.rows = rows
+        node = sites.started("aachen")
+        ask(node, sites.hello(gtv))
+        assert ask(node, request("share", job=gtv.key, round=0)).boxes
+
+
+def test_rows_that_change_between_hello_and_the_first_share_are_noticed(tmp_path):
+    """N2: a second process has let the job in before the first one's share left."""
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
+    sites.rows = ROWS | {"aachen": ROWS["aachen"][1:]}
+    second = sites.started("aachen")
+    ask(second, sites.hello(job))
+    sites.rows = ROWS
+    first_share(sites, job)
+    with pytest.raises(NodeRefused, match="on other rows"):
+        ask(second, request("share", job=job.key, round=0))
+
+
+def test_a_job_whose_record_is_gone_is_not_begun_again(tmp_path):
+    """N2: without the record the same masks would serve for other answers."""
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
+    first_share(sites, job)
+    (folder,) = (tmp_path / "aachen").glob("test-*")
+    shutil.rmtree(folder)
+    with pytest.raises(NodeRefused, match="the record of what left for it is gone"):
+        first_share(sites, job)
+    (tmp_path / "aachen" / "runs.json").unlink()
+    with pytest.raises(NodeRefused, match="was begun and is gone"):
+        first_share(sites, job)
+
+
+@pytest.mark.parametrize(
+    ("how", "name"), [("forged", "bergen"), ("forged", "cork"), ("sealed", "bergen")]
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_flood_keeps_no_true_box_of_another_out(tmp_path, how, name):
+    """N7: bergen sends boxes for later rounds, one byte each in some name, or true ones of its own.
+
+    The true boxes of the first exchange come afterwards, and are heard.
+    """
+    pytest.importorskip("nvflare")
+    from nvflare.apis.fl_constant import ReturnCode
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.shareable import Shareable
+
+    from fedmixtures.federation.nvflare.executor import NodeExecutor
+    from fedmixtures.federation.nvflare.transport import BODY, MOST_WAITING
+
+    sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
+    rounds = sites.rounds(job)
+    rounds.begin()
+    executor = NodeExecutor()
+    executor.node, executor.job, executor.round = sites.nodes["aachen"], job, 0
+
+    def taken(source: str, t: int, box: bytes) -> bool:
+        message = Shareable()
+        message[BODY] = Frame({"source": source, "round": t}, boxes={"box": box}).encode()
+        return executor._receive("", message, FLContext()).get_return_code() == ReturnCode.OK
+
+    def crafted(t: int) -> bytes:
+        address = Address(job.key, t, name, "aachen")
+        key, to = sites.keys[name], sites.roster.sites["aachen"]
+        return b"x" if how == "forged" else key.seal(b"", to, address)
+
+    candidates = [taken(name, 0, bytes([i])) for i in range(5)]  # for the true one's own place
+    assert candidates == [True] * 4 + [False]
+    got = [taken(name, t, crafted(t)) for t in range(1, MOST_WAITING + 1)]
+    assert not taken(name, MOST_WAITING + 1, crafted(MOST_WAITING + 1))
+    assert sum(got) >= MOST_WAITING - 4
+    true = [p for p in rounds.waiting["aachen"] if how == "forged" or p.source != name]
+    assert len(true) >= 2
+    assert all(taken(p.source, p.round, p.box) for p in true)
+    site = rounds.sites["aachen"]
+    site.take(executor.mailbox.up_to(0, "aachen"))
+    assert site.fresh == {p.source for p in true}
