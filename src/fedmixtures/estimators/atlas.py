@@ -1,8 +1,8 @@
 r"""The clusters of the whole network in one place: how large, where, what sets them apart.
 
 All of it comes from the mixtures, numbered once (`names.py`): shares are weights, a cluster's
-centre and spread are the moments of all nodes' components of its number. So a model that was loaded, or
-collected between silos, has the same atlas as one that has just been fitted.
+centre and spread are the moments of all nodes' components of its number. So a model that was
+loaded, or collected between silos, has the same atlas as one that has just been fitted.
 """
 
 from __future__ import annotations
