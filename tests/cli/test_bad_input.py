@@ -57,6 +57,13 @@ def test_text_in_a_numeric_column(refused, change):
     refused(FIT, "column 'dose'", "the text 'high' at row 6")
 
 
+@pytest.mark.parametrize("cell", ["", "  "])
+def test_an_empty_node_cell(refused, change, cell):
+    change(8, 1, cell)
+    change(12, 1, cell)
+    refused(FIT, "column 'site' of data.csv names no node at row 7; 2 rows have none. Give every")
+
+
 def test_a_forgotten_node_column_is_guessed(refused):
     refused("fit data.csv --k 2 --out run", "the text 'h0' at row 0", "--nodes site")
 

@@ -88,6 +88,14 @@ def test_other_columns_of_other_files_are_refused(tmp_path):
         read_table([str(tmp_path)])
 
 
+@pytest.mark.parametrize("empty", ["", "nan"])
+def test_an_empty_node_in_arrays_is_named_by_its_row(tmp_path, empty):
+    labels = np.array([1.0, 2.0, np.nan]) if empty == "nan" else np.array(["a", "b", empty])
+    np.savez(tmp_path / "rows.npz", X=np.eye(3), site=labels)
+    with pytest.raises(ValueError, match=r"'site' of rows.npz names no node at row 2\. Give"):
+        read_table([str(tmp_path / "rows.npz")], nodes="site")
+
+
 def test_labels_are_numbers_only_if_written_as_such():
     assert plain_labels(["1", "2", "10"]).tolist() == [1, 2, 10]
     assert plain_labels(["01", "2"]).tolist() == ["01", "2"]

@@ -201,6 +201,9 @@ def _read_npz(path: Path, nodes: str | None, features: Any) -> _Part:
     held = None if nodes is None else arrays[nodes]
     if held is not None and held.shape != X.shape[:1]:
         raise ValueError(f"{nodes!r} of {path.name} has shape {held.shape}, X has {len(X)} rows.")
+    if held is not None:
+        labels, place = np.unique(held, return_inverse=True)
+        _every_row_has_a_node(labels.tolist(), place.reshape(-1), str(nodes), path)
     return X[:, [all_names.index(n) for n in names]].astype(float), held, names
 
 
@@ -219,14 +222,22 @@ def _chosen(path: Path, columns: list[str], features: Any, nodes: str | None) ->
 
 
 def _node_column(column: Any, name: str, path: Path) -> np.ndarray:
-    if column.null_count:
-        row = column.combine_chunks().is_null().index(True).as_py()
-        raise ValueError(
-            f"column {name!r} of {path.name} names no node at row {row}; {column.null_count} rows "
-            "have none. Give every row a node or drop it."
-        )
     coded = column.combine_chunks().dictionary_encode()  # far fewer labels than rows
-    return np.array(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
+    labels = coded.dictionary.to_pylist()
+    place = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    _every_row_has_a_node(labels, place, name, path)
+    return np.array(labels)[place]
+
+
+def _every_row_has_a_node(labels: list, place: np.ndarray, name: str, path: Path) -> None:
+    """Labels are text that is not blank, or a number; `place` of each row in them, -1 for none."""
+    blank = [i for i, label in enumerate(labels) if not str(label).strip() or label != label]
+    if len(empty := np.flatnonzero((place < 0) | np.isin(place, blank))):
+        many = f"; {len(empty):,} rows have none" if len(empty) > 1 else ""
+        raise ValueError(
+            f"column {name!r} of {path.name} names no node at row {empty[0]}{many}. "
+            "Give every row a node or drop it."
+        )
 
 
 def _similar(path: Path) -> str:
