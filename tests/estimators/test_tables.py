@@ -69,6 +69,23 @@ def test_missing_labels_in_a_column_are_refused(case, make):
         make().fit(frame, nodes="site")
 
 
+@over_frames
+def test_dates_are_refused_by_their_column(kind, case, make):
+    days = np.datetime64("2024-01-01") + np.arange(len(case.X))
+    frame = FRAMES[kind]({"x": case.X[:, 0], "seen": days.astype("datetime64[us]")})
+    with pytest.raises(ValueError, match=r"column 'seen' of X holds Datetime.* values. Features"):
+        make().fit(frame, nodes=case.nodes)
+
+
+def test_dates_in_arrays_and_as_objects(case, make):
+    days = np.datetime64("2024-01-01") + np.arange(len(case.X))
+    with pytest.raises(ValueError, match=r"column 0 of X holds datetime64\[D\] values"):
+        make().fit(days[:, None], nodes=case.nodes)
+    frame = pandas.DataFrame({"x": case.X[:, 0], "seen": pandas.Series(days.tolist())})
+    with pytest.raises(ValueError, match="'seen' of X holds the date '2024-01-01' at row 0"):
+        make().fit(frame, nodes=case.nodes)
+
+
 def test_integer_labels(case, make, fitted):
     numbers = pandas.Series(case.nodes).map({"a": 1, "b": 2, "c": 3})
     model = make(graph=[(1, 2), (2, 3, 0.5)]).fit(case.X, nodes=numbers)

@@ -54,6 +54,26 @@ def _labels(nodes: Any) -> np.ndarray:
     return np.asarray(nodes)
 
 
+def refuse_dates(X: Any) -> None:
+    """Columns of dates, times and durations are refused: some libraries take them as numbers."""
+    import narwhals as nw
+
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        for name, kind in frame.schema.items():
+            if kind.is_temporal():
+                raise ValueError(_no_number(name, f"{kind} values"))
+    elif isinstance(X, np.ndarray) and X.dtype.kind in "Mm":
+        raise ValueError(_no_number(0, f"{X.dtype} values"))
+
+
+def _no_number(name: Any, what: str) -> str:
+    return (
+        f"column {name!r} of X holds {what}. Features must be numbers: make it one, such as days "
+        "since a first day, or leave it out."
+    )
+
+
 def text_column(X: Any) -> str:
     """Name the first column that holds no numbers, with what it holds; empty if there is none."""
     import narwhals as nw
@@ -72,6 +92,8 @@ def text_column(X: Any) -> str:
                     f"column {name!r} of X holds the text {cell!r} at row {row}. Features must be "
                     "numbers: encode the column or leave it out."
                 )
+            if hasattr(cell, "strftime"):
+                return _no_number(name, f"the date {str(cell)!r} at row {row}")
     return ""
 
 
