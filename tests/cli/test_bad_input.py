@@ -57,6 +57,13 @@ def test_text_in_a_numeric_column(refused, change):
     refused(FIT, "column 'dose'", "the text 'high' at row 6")
 
 
+@pytest.mark.parametrize("cell", ["", "  "])
+def test_an_empty_node_cell(refused, change, cell):
+    change(8, 1, cell)
+    change(12, 1, cell)
+    refused(FIT, "column 'site' of data.csv names no node at row 7; 2 rows have none. Give every")
+
+
 def test_a_forgotten_node_column_is_guessed(refused):
     refused("fit data.csv --k 2 --out run", "the text 'h0' at row 0", "--nodes site")
 
@@ -131,7 +138,24 @@ def test_constant_column(refused, files):
     lines = (files / "data.csv").read_text().splitlines()
     lines = [lines[0] + ",unit", *(line + ",7" for line in lines[1:])]
     (files / "data.csv").write_text("\n".join(lines) + "\n")
-    refused(FIT, "column 'unit' is 7 in every row", "--features age,dose")
+    command = f"{FIT} --features age,dose,unit"
+    refused(command, "column 'unit' is 7 in every row", "--features age,dose")
+
+
+def test_columns_to_leave_out(refused):
+    refused(
+        f"{FIT} --drop age,hight", "--drop names 'hight', which data.csv does not have", "'dose'"
+    )
+    refused(f"{FIT} --label sick", "--label names 'sick', which data.csv does not have")
+    refused(f"{FIT} --drop site", "--drop names 'site', which --nodes names too")
+    refused(f"{FIT} --features age --label age", "--label names 'age', which --features names too")
+    refused(f"{FIT} --drop age,dose", "data.csv has no feature column beside 'site', 'age' and")
+
+
+def test_no_column_is_a_feature(refused, files):
+    lines = ["id,site,when", *(f"{i},h{i % 3},2024-01-{i + 1:02}" for i in range(20))]
+    (files / "data.csv").write_text("\n".join(lines) + "\n")
+    refused(FIT, "data.csv has no column that is a feature: id (an identifier", "when (dates)")
 
 
 def test_empty_file(refused, files):

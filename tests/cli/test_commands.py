@@ -21,6 +21,8 @@ from fedmixtures.io.runs import RunFolder
 SCALED = "fit data.csv --nodes site --graph edges.csv --method gtv-mmd --k 2 --rounds 6"
 FIT = f"{SCALED} --no-standardize"  # these rows are of order one as they are
 
+COMPARE = "compare data.csv --nodes site --graph edges.csv --k 2 --rounds 4 --repeats 1"
+
 
 @pytest.fixture
 def fitted(run, files):
@@ -263,6 +265,30 @@ def test_empty_cells_are_missing_and_their_number_is_told(run, files, change):
     assert run("report run --include-rows")[0] == 0
     compared = "compare data.csv --nodes site --k 2 --repeats 1 --methods local,centralized"
     assert "centralized" in run(compared)[1]
+
+
+def test_columns_that_are_no_features_are_left_out_and_told(run, files):
+    lines = (files / "data.csv").read_text().splitlines()
+    table = [f"{lines[0]},patient,seen,sick,ward"]
+    table += [
+        f"{line},P{i},2024-05-{i % 30 + 1:02},{i % 2},w{i % 4}" for i, line in enumerate(lines[1:])
+    ]
+    (files / "data.csv").write_text("\n".join(table) + "\n")
+    code, out, err = run(f"{FIT} --label sick --drop ward --out run")
+    assert code == 0, err
+    [line] = [line for line in out.splitlines() if "left out" in line]
+    for words in ("ward (--drop)", "sick (the label)", "patient (an identifier: different text"):
+        assert words in line
+    assert "seen (dates)" in line
+    assert fedmixtures.load(files / "run").feature_names_in_.tolist() == ["age", "dose"]
+    config = tomllib.loads((files / "run" / "config.toml").read_text())
+    assert config["features"] == ["age", "dose"]
+    assert run("report run --include-rows --out rows.html")[0] == 0
+    code, out, err = run("predict run data.csv")
+    assert code == 0, err
+    code, out, err = run(f"{COMPARE} --label sick --drop ward --methods local,centralized")
+    assert code == 0, err
+    assert "sick (the label)" in out
 
 
 def test_predict(fitted, run):

@@ -62,6 +62,67 @@ def test_features_are_chosen_by_name_and_in_order(files):
     assert np.array_equal(table.rows, plain.rows[:, ::-1])
 
 
+def features_of(folder, **columns):
+    """What is recognised in one table of these columns beside a feature."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    known = {"site": ["a", "b", "c"] * 20, "dose": np.random.default_rng(0).normal(size=60)}
+    csv.write_csv(pa.table(known | columns), folder / "table.csv")
+    table = read_table([str(folder / "table.csv")], nodes="site", recognise=True)
+    assert table.rows.shape == (60, len(table.features))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "why"),
+    [
+        ("n", range(100, 160), "an identifier: a different whole number in every row"),
+        ("patient_id", range(0, 60_000_000, 1_000_000), "an identifier: a different whole"),
+        ("file", [f"P{i:04}" for i in range(60)], "an identifier: different text in every row"),
+        ("seen", [f"2024-01-{i % 28 + 1:02}" for i in range(60)], "dates"),
+        ("at", [f"2024-01-{i % 28 + 1:02} 10:15:00" for i in range(60)], "dates"),
+        ("on", [f"{i % 28 + 1}.3.2024" for i in range(60)], "dates"),
+        ("unit", [7] * 60, "7 in every row"),
+        ("kind", ["adult"] * 60, "'adult' in every row"),
+        ("nothing", [None] * 60, "empty in every row"),
+    ],
+)
+def test_what_is_no_feature_is_left_out_with_the_reason(tmp_path, name, cells, why):
+    table = features_of(tmp_path, **{name: list(cells)})
+    assert table.features == ("dose",)
+    [(found, reason)] = table.left_out
+    assert found == name
+    assert reason.startswith(why)
+
+
+def test_measurements_are_no_identifiers(tmp_path):
+    rng = np.random.default_rng(1)
+    measured = {
+        "weight": rng.normal(size=60),  # all different
+        "patient": rng.normal(size=60),
+        "income": rng.permutation(np.arange(0, 6_000_000, 100_000) + rng.integers(99_999, size=60)),
+        "age": rng.integers(20, 90, size=60),
+        "number_of_steps": np.arange(60) * 10_007,
+    }
+    table = features_of(tmp_path, **measured)
+    assert table.features == ("dose", *measured)
+    assert table.left_out == ()
+    assert table.doubtful == ("income", "number_of_steps")
+
+
+def test_files_of_nodes_are_judged_together(tmp_path):
+    for site, unit in (("a", 1), ("b", 2)):
+        lines = [f"{site}{i},{i},{unit},{i / 7},{site}" for i in range(10)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["key,nr,unit,x,name", *lines]) + "\n")
+    table = read_table([str(tmp_path)], recognise=True)
+    assert table.features == ("unit", "x")  # one value in each file, but not the same
+    assert [name for name, _ in table.left_out] == ["key", "nr", "name"]
+    (tmp_path / "b.csv").write_text("key,nr,unit,x,name\nb1,1,2,?,b\nb2,2,2,?,b\n")
+    with pytest.raises(ValueError, match="column 'x' holds '\\?' in some files and other"):
+        read_table([str(tmp_path)], recognise=True)
+
+
 def test_a_bad_row_is_named_by_its_file(files, frame, tmp_path):
     sources = written("folder", frame, tmp_path)
     path = tmp_path / "sites" / "h4.csv"
@@ -86,6 +147,14 @@ def test_other_columns_of_other_files_are_refused(tmp_path):
     (tmp_path / "b.csv").write_text("x,z\n1,2\n2,3\n")
     with pytest.raises(ValueError, match="b.csv has the columns 'x' and 'z' but a.csv"):
         read_table([str(tmp_path)])
+
+
+@pytest.mark.parametrize("empty", ["", "nan"])
+def test_an_empty_node_in_arrays_is_named_by_its_row(tmp_path, empty):
+    labels = np.array([1.0, 2.0, np.nan]) if empty == "nan" else np.array(["a", "b", empty])
+    np.savez(tmp_path / "rows.npz", X=np.eye(3), site=labels)
+    with pytest.raises(ValueError, match=r"'site' of rows.npz names no node at row 2\. Give"):
+        read_table([str(tmp_path / "rows.npz")], nodes="site")
 
 
 def test_labels_are_numbers_only_if_written_as_such():

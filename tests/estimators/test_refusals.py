@@ -60,6 +60,9 @@ def test_labels(case):
     nodes = case.nodes.astype(object)
     nodes[[4, 7]] = None
     refused(case, "`nodes` is missing for 2 rows, the first is row 4", nodes=nodes)
+    nodes[[4, 7]] = "a"
+    nodes[[5, 9]] = ""
+    refused(case, r"`nodes` is empty \(''\) for 2 rows, the first is row 5", nodes=nodes)
     refused(case, "`nodes` is the column name 'site', but X is a ndarray without", nodes="site")
     refused(case, r"`nodes` has shape \(120, 2\)", nodes=np.zeros((120, 2)))
 

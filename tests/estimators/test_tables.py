@@ -6,6 +6,8 @@ import polars
 import pyarrow
 import pytest
 
+from fedmixtures.estimators.selection import select_components
+
 FRAMES = {
     "pandas": pandas.DataFrame,
     "polars": polars.DataFrame,
@@ -67,6 +69,45 @@ def test_missing_labels_in_a_column_are_refused(case, make):
     frame.loc[3, "site"] = None
     with pytest.raises(ValueError, match="`nodes` is missing for 1 rows, the first is row 3"):
         make().fit(frame, nodes="site")
+
+
+@over_frames
+def test_dates_are_refused_by_their_column(kind, case, make):
+    days = np.datetime64("2024-01-01") + np.arange(len(case.X))
+    frame = FRAMES[kind]({"x": case.X[:, 0], "seen": days.astype("datetime64[us]")})
+    with pytest.raises(ValueError, match=r"column 'seen' of X holds Datetime.* values. Features"):
+        make().fit(frame, nodes=case.nodes)
+
+
+def test_dates_in_arrays_and_as_objects(case, make):
+    days = np.datetime64("2024-01-01") + np.arange(len(case.X))
+    with pytest.raises(ValueError, match=r"column 0 of X holds datetime64\[D\] values"):
+        make().fit(days[:, None], nodes=case.nodes)
+    frame = pandas.DataFrame({"x": case.X[:, 0], "seen": pandas.Series(days.tolist())})
+    with pytest.raises(ValueError, match="'seen' of X holds the date '2024-01-01' at row 0"):
+        make().fit(frame, nodes=case.nodes)
+
+
+@over_frames
+def test_selection_takes_the_node_column_by_name(kind, case):
+    found = select_components(table(kind, case), "site", candidates=(1, 2))
+    wanted = select_components(case.X, case.nodes, candidates=(1, 2))
+    assert found.n_components == wanted.n_components
+    np.testing.assert_array_equal(found.bic, wanted.bic)
+
+
+@over_frames
+def test_adapt_takes_a_table_with_the_node_column_of_fit(kind, case, make):
+    columns = {"x": case.X[:30, 0], "site": ["new"] * 30, "y": case.X[:30, 1]}
+    found = make(n_rounds=1).fit(table(kind, case), nodes="site")
+    found.adapt(FRAMES[kind](columns), node="new")
+    wanted = make(n_rounds=1).fit(case.X, nodes=case.nodes).adapt(case.X[:30], node="new")
+    np.testing.assert_array_equal(found.means_, wanted.means_)
+    other = FRAMES[kind](columns | {"site": ["other"] * 29 + ["a"]})
+    with pytest.raises(
+        ValueError, match="`node` is 'other', but column 'site' names 'a' at row 29"
+    ):
+        found.adapt(other, node="other")
 
 
 def test_integer_labels(case, make, fitted):

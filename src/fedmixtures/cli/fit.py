@@ -42,7 +42,12 @@ class TableOptions:
         apart) or `spherical` (all features alike). With few rows or many features diag or tied
         often fit better.
     features
-        Columns to use, as a,b,c. By default all but the node column.
+        Columns to use, as a,b,c. By default all but the node column and those that are no features:
+        identifiers, dates, columns that are the same in every row. What is left out is told.
+    drop
+        Columns to leave out, as a,b,c.
+    label
+        Column that holds what is known of rows, such as a diagnosis: left out of the fit.
     rounds
         Exchanges between neighbours.
     holdout
@@ -66,6 +71,8 @@ class TableOptions:
     k: Annotated[str, Parameter(name=["--k", "-k"])] = "3"
     covariance: str = "full"
     features: str | None = None
+    drop: str | None = None
+    label: str | None = None
     rounds: int = 40
     holdout: float = 0.2
     standardize: bool | None = None
@@ -75,7 +82,8 @@ class TableOptions:
 
     def settings(self, data: tuple[str, ...], **more: Any) -> FitSettings:
         """With the data and what a command has of its own."""
-        given: dict[str, Any] = asdict(self) | {"features": names(self.features)} | more
+        listed = {"features": names(self.features), "drop": names(self.drop)}
+        given: dict[str, Any] = asdict(self) | listed | more
         return FitSettings(**given, data=data)
 
 
@@ -84,7 +92,8 @@ class FitSettings(TableOptions):
     """Everything that decides the numbers of a run, as `config.toml` keeps it."""
 
     data: tuple[str, ...] = ()
-    features: Any = None  # names as a tuple; None: all but the node column
+    features: Any = None  # names as a tuple; None: all that are features by their cells
+    drop: Any = None  # names as a tuple
     method: str = "trust"
     alpha: str | None = None
     pooled: bool = True
@@ -108,7 +117,8 @@ class FitSettings(TableOptions):
         """The rows, cells of which may be missing."""
         from fedmixtures.io.tables import read_table
 
-        return read_table(self.data, self.nodes, self.features, self.delimiter)
+        unwanted = {"drop": self.drop or (), "label": self.label, "recognise": True}
+        return read_table(self.data, self.nodes, self.features, self.delimiter, **unwanted)
 
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
@@ -123,7 +133,7 @@ class FitSettings(TableOptions):
         """Read settings back; what other sections of the file say is not for us."""
         known = {f.name for f in fields(cls)}
         given = {name: value for name, value in config.items() if name in known}
-        for name in ("data", "features"):
+        for name in ("data", "features", "drop"):
             if name in given:
                 given[name] = tuple(given[name])
         for name in ("k", "alpha"):
@@ -281,11 +291,19 @@ def _begin(settings: Any, out: Path) -> None:
     task = prepare(settings, table)
     standardize = standardizes(settings, task.method, task.data)
     settings = dataclasses.replace(settings, standardize=standardize)
+    if table.left_out:  # a run that is resumed, or read again, has the same features
+        settings = dataclasses.replace(settings, features=table.features)
     settings = with_devices(settings, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)
     understood(task, settings)
     hint_scale(task, settings)
+    if table.doubtful:
+        say(
+            f"Note: a different whole number in every row of {_checks.listed(table.doubtful)}. If "
+            f"these are identifiers, leave them out: --drop {','.join(table.doubtful)}",
+            "yellow",
+        )
     for note in notes_on_columns(task.problem.data, table.features):
         say(f"Note: {note}", "yellow")
     task, settings = choose_automatic(task, settings)

@@ -357,6 +357,7 @@ def understood(task: Task, settings: FitSettings, methods: str | None = None) ->
         "nodes": f"{len(labels):,}; the smallest is {_checks.plain(labels[least])!r} with "
         f"{counts[least]:,} row{'s' * (counts[least] != 1)}" + learning,
         "features": _checks.listed(table.features, 6).replace("'", ""),
+        **left_out_line(table),
         **missing_line(table),
         "edges": f"{network.n_edges:,}; {connected}",
         "components": components,
@@ -370,6 +371,15 @@ def understood(task: Task, settings: FitSettings, methods: str | None = None) ->
     for name, text in lines.items():
         console().print(f"  [dim]{name:<11}[/dim]", end="")
         console().print(text, soft_wrap=True, markup=False)
+
+
+def left_out_line(table: Table) -> dict[str, str]:
+    """Which columns are not fitted and why, and how to have them all the same."""
+    if not table.left_out:
+        return {}
+    named = "; ".join(f"{name} ({why})" for name, why in table.left_out)
+    found = any(why not in ("--drop", "the label") for _, why in table.left_out)
+    return {"left out": named + ". --features chooses others" * found}
 
 
 def missing_line(table: Table) -> dict[str, str]:

@@ -184,7 +184,15 @@ def group_labels(nodes: Any, n_rows: int) -> tuple[tuple[Label, ...], np.ndarray
         labels = list(dict.fromkeys(array.tolist()))
         position = {label: i for i, label in enumerate(labels)}
         index = np.array([position[label] for label in array.tolist()])
-    return tuple(labels), index.reshape(-1)
+    index = index.reshape(-1)
+    for i, label in enumerate(labels):
+        if isinstance(label, str) and not label.strip():
+            rows = np.flatnonzero(index == i)
+            raise ValueError(
+                f"`nodes` is empty ({label!r}) for {len(rows)} rows, the first is row {rows[0]}. "
+                "Give every row a node label or drop it."
+            )
+    return tuple(labels), index
 
 
 def label_hash(label: Label) -> int:

@@ -36,6 +36,40 @@ def split_nodes(X: Any, nodes: Any) -> tuple[Any, Any]:
     return frame.drop(nodes).to_native(), frame[nodes].to_numpy()
 
 
+def rows_and_nodes(X: Any, nodes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers and labels of a table or an array, `nodes` as for `fit`."""
+    import narwhals as nw
+
+    given, labels = split_nodes(X, nodes)
+    refuse_dates(given)
+    frame = nw.from_native(given, eager_only=True, pass_through=True)
+    try:
+        rows = frame.to_numpy() if isinstance(frame, nw.DataFrame) else given
+        return np.asarray(rows, dtype=np.float64), np.asarray(labels)
+    except (ValueError, TypeError) as error:
+        named = text_column(given)
+        if not named:
+            raise
+        raise ValueError(named) from error
+
+
+def without_node_column(X: Any, column: str | None, node: Any) -> Any:
+    """A table of one node's rows without the column that names it, which must name that node."""
+    import narwhals as nw
+
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if column is None or not isinstance(frame, nw.DataFrame) or column not in frame.columns:
+        return X
+    X, labels = split_nodes(X, column)
+    for row, label in enumerate(labels.tolist()):
+        if label != node:
+            raise ValueError(
+                f"`node` is {node!r}, but column {column!r} names {label!r} at row {row}. Give "
+                "rows of one node alone."
+            )
+    return X
+
+
 def _labels(nodes: Any) -> np.ndarray:
     """Labels of any sequence or column as an array; tuples stay single labels."""
     import narwhals as nw
@@ -52,6 +86,26 @@ def _labels(nodes: Any) -> np.ndarray:
             array[:] = nodes
             return array
     return np.asarray(nodes)
+
+
+def refuse_dates(X: Any) -> None:
+    """Columns of dates, times and durations are refused: some libraries take them as numbers."""
+    import narwhals as nw
+
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        for name, kind in frame.schema.items():
+            if kind.is_temporal():
+                raise ValueError(_no_number(name, f"{kind} values"))
+    elif isinstance(X, np.ndarray) and X.dtype.kind in "Mm":
+        raise ValueError(_no_number(0, f"{X.dtype} values"))
+
+
+def _no_number(name: Any, what: str) -> str:
+    return (
+        f"column {name!r} of X holds {what}. Features must be numbers: make it one, such as days "
+        "since a first day, or leave it out."
+    )
 
 
 def text_column(X: Any) -> str:
@@ -72,6 +126,8 @@ def text_column(X: Any) -> str:
                     f"column {name!r} of X holds the text {cell!r} at row {row}. Features must be "
                     "numbers: encode the column or leave it out."
                 )
+            if hasattr(cell, "strftime"):
+                return _no_number(name, f"the date {str(cell)!r} at row {row}")
     return ""
 
 

@@ -19,7 +19,7 @@ from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.atlas import Atlas, checked_names
-from fedmixtures.estimators.columns import warn_of_columns
+from fedmixtures.estimators.columns import warn_of_columns, without_node_column
 from fedmixtures.estimators.names import aligned, named_newcomer, profiles
 from fedmixtures.estimators.node_scores import NodeScores
 from fedmixtures.estimators.sklearn_api import NestedParameters
@@ -119,6 +119,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         How the nodes were spread over devices: edges cut, models that cross in a round.
     labelled_ : bool
         Whether rows come with node labels.
+    node_column_ : str or None
+        The column that named the node of each row in `fit`, if one did.
     """
 
     def __init__(
@@ -197,6 +199,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         teller = Teller(self.n_rounds, bool(self.verbose))
         teller.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
+        self.node_column_ = nodes if isinstance(nodes, str) else None
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_of_columns(data, getattr(self, "feature_names_in_", None))
         problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
@@ -300,7 +303,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         Parameters
         ----------
         X : array or table (rows, features)
-            Rows of the node.
+            Rows of the node; a table may have the node column of `fit`.
         node
             Its label.
         sample_weight : array or None
@@ -314,6 +317,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             raise ValueError(
                 f"`node` is {label!r}, which is a node already. Fit again to change it."
             )
+        X = without_node_column(X, getattr(self, "node_column_", None), label)
         X, _ = self._read(X, None, reset=False)
         own = NodeData.from_rows(X, None, sample_weight)
         data = dataclasses.replace(own, labels=(label,))

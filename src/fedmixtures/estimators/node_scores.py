@@ -14,7 +14,7 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.columns import check_finite, split_nodes, text_column
+from fedmixtures.estimators.columns import check_finite, refuse_dates, split_nodes, text_column
 from fedmixtures.estimators.scoring import (
     DENSITY,
     assigned,
@@ -44,6 +44,7 @@ class NodeScores:
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
         """Validated rows and their labels (None if there are none)."""
         given, labels = split_nodes(X, nodes)
+        refuse_dates(given)
         options = {"ensure_min_samples": 2} if reset else {}
         try:
             X = validate_data(

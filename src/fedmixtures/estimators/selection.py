@@ -16,6 +16,7 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData, label_hash
 from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators import resolve
+from fedmixtures.estimators.columns import rows_and_nodes
 from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method
@@ -45,7 +46,7 @@ class AlphaSelection:
 
 
 def select_alpha(
-    X: np.ndarray,
+    X: Any,
     nodes: Any,
     *,
     graph: Any,
@@ -80,7 +81,7 @@ def select_alpha(
     if not hasattr(program, "alpha"):
         raise ValueError(f"`method` is {method!r}, which has no alpha to choose.")
     _checks.whole("n_folds", n_folds, minimum=2)
-    X, nodes = np.asarray(X, dtype=np.float64), np.asarray(nodes)
+    X, nodes = rows_and_nodes(X, nodes)
     network = resolve.resolve_graph(graph, NodeData.from_rows(X, nodes))
     fold = folds(nodes, n_folds, random_state, n_components)
 
@@ -198,7 +199,7 @@ class ComponentSelection:
 
 
 def select_components(
-    X: np.ndarray,
+    X: Any,
     nodes: Any,
     *,
     candidates: Sequence[int] = tuple(range(1, 9)),
@@ -220,7 +221,7 @@ def select_components(
     """
     program = resolve.resolve_method(method)
     kind = program.covariance_type
-    X, nodes = np.asarray(X, dtype=np.float64), np.asarray(nodes)
+    X, nodes = rows_and_nodes(X, nodes)
     data = NodeData.from_rows(X, nodes)
     if program.has_levels:
         return _by_levels(X, nodes, program, network, candidates, random_state, on_fit)

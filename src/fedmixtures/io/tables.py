@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures.io.no_features import Seen, features_alone, look_at
 
 KINDS = dict.fromkeys((".csv", ".tsv", ".txt"), "csv") | {".npz": "npz"}
 KINDS |= dict.fromkeys((".parquet", ".pq"), "parquet")
@@ -26,6 +27,8 @@ class Table:
     files: tuple[str, ...]
     origin: np.ndarray  # position in `files` of the file each row came from
     row_in_file: np.ndarray  # number of each row in its file, counted from 0 without the header
+    left_out: tuple[tuple[str, str], ...] = ()  # columns that are no features, and why
+    doubtful: tuple[str, ...] = ()  # features that may be identifiers
 
     @property
     def n_rows(self) -> int:
@@ -45,6 +48,9 @@ def read_table(
     features: Sequence[str] | None = None,
     delimiter: str | None = None,
     constant_ok: bool = False,
+    drop: Sequence[str] = (),
+    label: str | None = None,
+    recognise: bool = False,
 ) -> Table:
     """Read all rows.
 
@@ -61,10 +67,18 @@ def read_table(
         Between the cells of a CSV; a comma, or a tab for ``.tsv``.
     constant_ok
         Whether a column may be the same in all rows: fine for prediction, not for a fit.
+    drop, label
+        Columns that are no features, and the one that holds what is known of rows: both left out.
+    recognise
+        Whether to leave out what is no feature by its cells (`io/no_features.py`), unless
+        `features` are chosen.
     """
     files = find_files(sources)
-    parts, held, columns = zip(
-        *(_read_file(file, nodes, features, delimiter) for file in files), strict=True
+    unwanted = _unwanted(drop, label, nodes, features)
+    recognise = recognise and features is None
+    parts, held, columns, seen = zip(
+        *(_read_file(file, nodes, features, delimiter, unwanted, recognise) for file in files),
+        strict=True,
     )
     for file, names in zip(files, columns, strict=True):
         if names != columns[0]:
@@ -84,16 +98,39 @@ def read_table(
         labels = np.repeat(plain_labels(stems), lengths)
     else:
         labels = plain_labels(np.concatenate(held))
+    rows, names, doubtful = np.concatenate(parts), columns[0], ()
+    if recognise:
+        rows, names, found, doubtful = features_alone(rows, names, seen, nodes is None, files[0])
+        unwanted |= found
     table = Table(
-        np.concatenate(parts),
+        rows,
         labels,
-        columns[0],
+        names,
         tuple(str(file) for file in files),
         np.repeat(np.arange(len(files)), lengths),
         np.concatenate([np.arange(n) for n in lengths]),
+        tuple(unwanted.items()),
+        doubtful,
     )
     check_table(table, constant_ok)
     return table
+
+
+def _unwanted(drop: Sequence[str], label: str | None, nodes: Any, features: Any) -> dict[str, str]:
+    """Columns that are left out because it was said so, and how it was said."""
+    found = dict.fromkeys(drop, "--drop") | ({} if label is None else {label: "the label"})
+    for name, why in found.items():
+        option = "--drop" if why == "--drop" else "--label"
+        if name == nodes:
+            raise ValueError(
+                f"{option} names {name!r}, which --nodes names too: it is no feature anyway. "
+                "Name another column."
+            )
+        if features is not None and name in features:
+            raise ValueError(
+                f"{option} names {name!r}, which --features names too. Take it out of one of them."
+            )
+    return found
 
 
 def check_table(table: Table, constant_ok: bool = False) -> None:
@@ -145,18 +182,26 @@ def find_files(sources: Sequence[str]) -> list[Path]:
     return found
 
 
-_Part = tuple[np.ndarray, Any, tuple[str, ...]]
-"""Rows of a file, their nodes (None without a column of them) and the names of the columns."""
+_Part = tuple[np.ndarray, Any, tuple[str, ...], dict[str, Seen]]
+"""Rows of a file, their nodes (None without a column of them), the names of the columns and, where
+it matters, what each is."""
 
 
-def _read_file(path: Path, nodes: str | None, features: Any, delimiter: str | None) -> _Part:
+def _read_file(
+    path: Path,
+    nodes: str | None,
+    features: Any,
+    delimiter: str | None,
+    unwanted: Mapping[str, str],
+    recognise: bool,
+) -> _Part:
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
         raise ValueError(f"{path.name} has an unknown ending. Known ones: {', '.join(KINDS)}.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path.name} is empty. Give a table with a header line and rows.")
     if kind == "npz":
-        return _read_npz(path, nodes, features)
+        return _read_npz(path, nodes, features, unwanted)
     frame = read_frame(path, delimiter)
     check_delimiter(path, frame.column_names, delimiter)
     if nodes is not None and nodes not in frame.column_names:
@@ -164,19 +209,22 @@ def _read_file(path: Path, nodes: str | None, features: Any, delimiter: str | No
             f"{path.name} has no column {nodes!r} to take the node from. Its columns are "
             f"{_checks.listed(frame.column_names, 12)}."
         )
-    names = _chosen(path, [c for c in frame.column_names if c != nodes], features, nodes)
-    rows = np.empty((frame.num_rows, len(names)))
+    names = _chosen(path, [c for c in frame.column_names if c != nodes], features, nodes, unwanted)
+    rows = np.full((frame.num_rows, len(names)), np.nan)
+    seen = {name: look_at(frame.column(name)) for name in names} if recognise else {}
     for i, name in enumerate(names):
+        if recognise and not seen[name].is_number:
+            continue
         try:
             rows[:, i] = numeric_column(frame.column(name), name, path.name)
         except ValueError as error:
             hint = f" If it names the node of each row, say so: --nodes {name}"
             raise ValueError(f"{error}{hint if nodes is None else ''}") from None
     held = None if nodes is None else _node_column(frame.column(nodes), nodes, path)
-    return rows, held, names
+    return rows, held, names, seen
 
 
-def _read_npz(path: Path, nodes: str | None, features: Any) -> _Part:
+def _read_npz(path: Path, nodes: str | None, features: Any, unwanted: Mapping[str, str]) -> _Part:
     """Arrays ``X`` and, for a table of many nodes, labels under the name of the node column."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -197,18 +245,32 @@ def _read_npz(path: Path, nodes: str | None, features: Any) -> _Part:
             f"{_checks.listed(arrays, 12)}."
         )
     all_names = [str(n) for n in arrays.get("feature_names", [f"x{i}" for i in range(X.shape[1])])]
-    names = _chosen(path, all_names, features, nodes)
+    names = _chosen(path, all_names, features, nodes, unwanted)
     held = None if nodes is None else arrays[nodes]
     if held is not None and held.shape != X.shape[:1]:
         raise ValueError(f"{nodes!r} of {path.name} has shape {held.shape}, X has {len(X)} rows.")
-    return X[:, [all_names.index(n) for n in names]].astype(float), held, names
+    if held is not None:
+        labels, place = np.unique(held, return_inverse=True)
+        _every_row_has_a_node(labels.tolist(), place.reshape(-1), str(nodes), path)
+    seen = dict.fromkeys(names, Seen("number"))
+    return X[:, [all_names.index(n) for n in names]].astype(float), held, names, seen
 
 
-def _chosen(path: Path, columns: list[str], features: Any, nodes: str | None) -> tuple[str, ...]:
+def _chosen(
+    path: Path, columns: list[str], features: Any, nodes: str | None, unwanted: Mapping[str, str]
+) -> tuple[str, ...]:
+    for name, why in unwanted.items():
+        if name not in columns:
+            raise ValueError(
+                f"{'--drop' if why == '--drop' else '--label'} names {name!r}, which {path.name} "
+                f"does not have. Its columns are {_checks.listed(columns, 12)}."
+            )
     if features is None:
-        if not columns:
-            raise ValueError(f"{path.name} has no feature column beside {nodes!r}.")
-        return tuple(columns)
+        left = tuple(name for name in columns if name not in unwanted)
+        if not left:
+            beside = _checks.listed([n for n in (nodes, *unwanted) if n is not None])
+            raise ValueError(f"{path.name} has no feature column beside {beside}.")
+        return left
     missing = [name for name in features if name not in columns]
     if missing:
         raise ValueError(
@@ -219,14 +281,22 @@ def _chosen(path: Path, columns: list[str], features: Any, nodes: str | None) ->
 
 
 def _node_column(column: Any, name: str, path: Path) -> np.ndarray:
-    if column.null_count:
-        row = column.combine_chunks().is_null().index(True).as_py()
-        raise ValueError(
-            f"column {name!r} of {path.name} names no node at row {row}; {column.null_count} rows "
-            "have none. Give every row a node or drop it."
-        )
     coded = column.combine_chunks().dictionary_encode()  # far fewer labels than rows
-    return np.array(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
+    labels = coded.dictionary.to_pylist()
+    place = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    _every_row_has_a_node(labels, place, name, path)
+    return np.array(labels)[place]
+
+
+def _every_row_has_a_node(labels: list, place: np.ndarray, name: str, path: Path) -> None:
+    """Labels are text that is not blank, or a number; `place` of each row in them, -1 for none."""
+    blank = [i for i, label in enumerate(labels) if not str(label).strip() or label != label]
+    if len(empty := np.flatnonzero((place < 0) | np.isin(place, blank))):
+        many = f"; {len(empty):,} rows have none" if len(empty) > 1 else ""
+        raise ValueError(
+            f"column {name!r} of {path.name} names no node at row {empty[0]}{many}. "
+            "Give every row a node or drop it."
+        )
 
 
 def _similar(path: Path) -> str:
@@ -296,12 +366,14 @@ def numeric_column(column: Any, name: str, file: str) -> np.ndarray:
 
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-        return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=float)
+        return np.asarray(
+            column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float
+        )
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _numbers_in_text(column.to_pylist(), name, file)
     raise ValueError(
         f"column {name!r} of {file} holds {kind} values. Features must be numbers: convert it, "
-        "or choose columns with --features."
+        f"or leave it out with --drop {name}."
     )
 
 
@@ -314,7 +386,7 @@ def _numbers_in_text(cells: list[str | None], name: str, file: str) -> np.ndarra
         except ValueError:
             raise ValueError(
                 f"column {name!r} of {file} holds the text {cell!r} at row {row}. Features must "
-                "be numbers: correct the cell, or choose columns with --features."
+                f"be numbers: correct the cell, or leave the column out with --drop {name}."
             ) from None
     return values
 
