@@ -25,10 +25,11 @@ help:  ## List the targets
 demo: $(DEMO_READY)  ## Fit a small network of nodes and write a report
 	$(BIN)/fedmixtures demo
 
-test: .venv/.ready-test browser  ## Everything that must pass: import contracts, ruff, all tests
+test: .venv/.ready-test browser  ## Everything that must pass: import contracts, ruff, types, all tests
 	$(BIN)/lint-imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not silos and not slow"
 	$(MAKE) --no-print-directory rounding
 

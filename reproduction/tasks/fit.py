@@ -13,6 +13,7 @@ import numpy as np
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import Scenario
 from fedmixtures.discrepancy import KL, MMD
+from fedmixtures.engine.options import used
 from fedmixtures.engine.run.watch import FAR, Progress
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status
 from fedmixtures.engine.solve import solve
@@ -147,11 +148,11 @@ def each_round(look: Callable[[Mixture], Any]) -> Callable[[Progress], None]:
     return lambda progress: None if progress.final else look(progress.theta)
 
 
-def quiet_solve(*arguments: Any, **how: Any) -> Solution:
-    """`solve` without its warnings."""
+def quiet_solve(method: Method, *arguments: Any, **how: Any) -> Solution:
+    """`solve` without its warnings; options of all methods of a table, each takes its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the status is kept with the numbers
-        return solve(*arguments, **how)
+        return solve(method, *arguments, **used(method, **how))
 
 
 def _finished(theta: Mixture, runs: Sequence[Run], likelihood: bool = True) -> list[Numbers]:

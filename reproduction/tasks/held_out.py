@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import FitWarning, NetworkGaussianMixture
+from fedmixtures.engine.options import used
 from fedmixtures.estimators.resolve import METHODS
 from fedmixtures.estimators.selection import select_alpha
 from reproduction.tasks.csv_tables import Split, split
@@ -62,14 +63,14 @@ def _model(settings: dict[str, Any], rows: Split, seed: int) -> NetworkGaussianM
     shared = {
         "graph": settings["graph"] or None,
         "n_components": settings["n_components"],
-        "n_rounds": settings["n_rounds"],
+        **used(method, n_rounds=settings["n_rounds"]),
         "init": init,
         "random_state": seed,
     }
     if alphas:
         found = select_alpha(rows.X, rows.nodes, method=method, alphas=alphas, **shared)
         method = replace(method, alpha=found.alpha)
-    return NetworkGaussianMixture(**shared, method=method, dtype=settings["dtype"])
+    return NetworkGaussianMixture(**shared, method=method, **used(method, dtype=settings["dtype"]))
 
 
 def scores(model: Any, rows: Split, log_unit: float = 0.0) -> Numbers:

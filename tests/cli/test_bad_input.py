@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-FIT = "fit data.csv --nodes site --graph edges.csv --k 2 --rounds 2 --out run"
+FIT = "fit data.csv --nodes site --graph edges.csv --k 2 --out run"
 
 
 @pytest.fixture
@@ -172,6 +172,15 @@ def test_wrong_delimiter(refused, files):
     text = (files / "data.csv").read_text()
     (files / "data.csv").write_text(text.replace(",", ";"))
     refused(FIT, "separated by ';'", "--delimiter")
+
+
+def test_options_without_a_part_in_the_method(refused):
+    refused(f"{FIT} --rounds 20", "--rounds is 20, but TrustThenPool has no rounds", "gtv-mmd")
+    refused(f"{FIT} --devices 2", "--devices is 2, but TrustThenPool runs on one device")
+    refused(
+        "compare data.csv --nodes site --graph edges.csv --k 2 --rounds 4",
+        "--rounds is 4, but none of local, centralized, trust has rounds",
+    )
 
 
 def test_unwritable_folder(refused):

@@ -368,7 +368,7 @@ def test_compare_takes_the_default_method_and_the_graph_there_is(run, files):
     lines = (files / "data.csv").read_text().splitlines()
     few = [lines[0], *(line for line in lines if any(f",h{i}," in line for i in range(3)))]
     (files / "few.csv").write_text("\n".join(few) + "\n")
-    code, out, err = run("compare few.csv --nodes site --k 1 --rounds 2 --repeats 1")
+    code, out, err = run("compare few.csv --nodes site --k 1 --repeats 1")
     assert code == 0, err
     assert "3; connected" in out
     for name in ("local", "centralized", NetworkGaussianMixture().method):
@@ -439,7 +439,7 @@ def test_one_table_without_a_graph(run, files):
 @pytest.mark.parametrize("method", ["trust", "local"])
 def test_without_a_graph_no_gain_is_claimed(run, files, method):
     """Not even that of a prior which only the method has."""
-    code, out, err = run(f"fit data.csv --nodes site --method {method} --k 2 --rounds 2 --out run")
+    code, out, err = run(f"fit data.csv --nodes site --method {method} --k 2 --out run")
     assert code == 0, err
     assert "One mixture for each of 6 nodes. Nobody listened to anybody." in out
     assert "gained" not in out

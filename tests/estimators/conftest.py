@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from fedmixtures import NetworkGaussianMixture
+from fedmixtures.engine.options import used
+from fedmixtures.estimators.resolve import resolve_method
+from fedmixtures.methods.registry import METHODS
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +23,10 @@ def case():
 
 def estimator(case, **options):
     """An unfitted estimator for it."""
-    settings = {"graph": case.graph, "method": "gtv-mmd", "n_rounds": 3, "random_state": 0}
+    method = options.get("method", "gtv-mmd")
+    settings = {"graph": case.graph, "method": method, "random_state": 0}
+    if not isinstance(method, str) or method in METHODS:  # else it is to be refused
+        settings |= used(resolve_method(method), n_rounds=3)
     return NetworkGaussianMixture(2, **{**settings, **options})
 
 

@@ -32,6 +32,8 @@ from fedmixtures import (
     select_components,
     to_sklearn,
 )
+from fedmixtures.engine.options import used
+from fedmixtures.estimators.resolve import resolve_method
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, is_of_type, n_parameters, of_type
@@ -161,7 +163,8 @@ def test_every_em_method_keeps_to_its_type(method, alike):
 
 
 def fit(case, method, **more):
-    settings = {"graph": case.network, "n_rounds": 3, "random_state": 7} | more
+    settings = used(resolve_method(method), n_rounds=3) | {"random_state": 7} | more
+    settings = {"graph": case.network} | settings
     return NetworkGaussianMixture(3, method=method, **settings).fit(case.X, nodes=case.nodes)
 
 

@@ -16,6 +16,8 @@ from fedmixtures import (
     NetworkGaussianMixture,
     ShapePrior,
 )
+from fedmixtures.engine.options import used
+from fedmixtures.estimators.resolve import resolve_method
 from fedmixtures.methods.em_steps import Pseudorows, descend, em_direction, loss_of_statistics
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.arithmetic import double
@@ -98,7 +100,8 @@ def test_a_step_is_halved_until_it_does_not_climb(state):
 
 
 def fit(case, method, **options):
-    settings = {"graph": case.network, "random_state": 7, "n_rounds": 60} | options
+    settings = used(resolve_method(method), n_rounds=60) | {"random_state": 7} | options
+    settings = {"graph": case.network} | settings
     return NetworkGaussianMixture(3, method=method, **settings).fit(case.X, nodes=case.nodes)
 
 

@@ -18,8 +18,9 @@ from fedmixtures import (
     load,
 )
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.options import used
 from fedmixtures.engine.solve import solve
-from fedmixtures.estimators.resolve import METHODS
+from fedmixtures.estimators.resolve import METHODS, resolve_method
 from fedmixtures.graph.generate import ring
 from fedmixtures.graph.network import complete
 from fedmixtures.methods.base import OneShot
@@ -56,7 +57,8 @@ def name_of(method) -> str:
 
 
 def fit(case, method, k=3, **options):
-    settings = {"graph": case.network, "n_rounds": 4, "random_state": 7} | options
+    settings = used(resolve_method(method), n_rounds=4) | {"random_state": 7} | options
+    settings = {"graph": case.network} | settings
     return NetworkGaussianMixture(k, method=method, **settings).fit(case.X, nodes=case.nodes)
 
 
@@ -94,7 +96,8 @@ def test_the_order_of_nodes_changes_nothing(method, alike):
 
     def run(order):
         rows = np.concatenate([np.flatnonzero(alike.nodes == i) for i in order])
-        model = NetworkGaussianMixture(3, graph=edges, method=method, n_rounds=4, random_state=7)
+        few = used(method, n_rounds=4)
+        model = NetworkGaussianMixture(3, graph=edges, method=method, random_state=7, **few)
         return model.fit(alike.X[rows], nodes=names[alike.nodes[rows]])
 
     forth, back = run(range(6)), run([3, 1, 5, 0, 4, 2])
@@ -106,7 +109,8 @@ def test_the_order_of_nodes_changes_nothing(method, alike):
 def test_weight_two_is_the_row_twice_and_sizes_may_differ(method, uneven):
     weight = 1 + (np.isin(uneven.nodes, [0, 2, 4]) & (np.arange(len(uneven.X)) % 3 == 0))
     start = {i: _start(uneven) for i in range(5)}
-    settings = {"graph": uneven.network, "method": method, "n_rounds": 3, "random_state": 0}
+    settings = {"graph": uneven.network, "method": method, "random_state": 0}
+    settings |= used(method, n_rounds=3)
     model = NetworkGaussianMixture(3, init=start, **settings)
     weighted = model.fit(uneven.X, nodes=uneven.nodes, sample_weight=weight)
     twice = NetworkGaussianMixture(3, init=start, **settings)

@@ -66,6 +66,7 @@ def compare(
     rows = settings.read_table()
     task = prepare(settings, rows)
     chosen, notes = _possible(chosen, task, settings, drop=methods == "all")
+    _check_rounds(settings.rounds, chosen)
     understood(task, settings, ", ".join(chosen))
     results = []
     try:
@@ -101,21 +102,38 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
     return tuple(possible), notes
 
 
+def _check_rounds(rounds: int | None, chosen: tuple[str, ...]) -> None:
+    """A number of rounds only where a method has any."""
+    from fedmixtures import _checks
+    from fedmixtures.engine.options import in_rounds
+    from fedmixtures.methods.registry import METHODS
+
+    if rounds is None:
+        return
+    _checks.whole("--rounds", rounds, minimum=0)
+    if not any(in_rounds(METHODS[name]()) for name in chosen):
+        raise ValueError(
+            f"--rounds is {rounds}, but none of {', '.join(chosen)} has rounds to count. Leave it "
+            "out, or compare a method in rounds, such as gtv-mmd."
+        )
+
+
 def _fit(task: Any, settings: Any, name: str) -> dict[str, Any]:
     """One method on one split: log-likelihood of every node's held-out rows."""
     from fedmixtures.cli.prepare import standardizes
+    from fedmixtures.engine.options import used
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.estimators.resolve import TOL, resolve_method
     from fedmixtures.estimators.scoring import log_densities
     from fedmixtures.metrics import node_means
 
     began = time.perf_counter()
-    how = {"n_rounds": settings.rounds, "seed": settings.seed, "tol": TOL}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         method = resolve_method(name, settings.covariance)
         task = task.fitted_by(method, standardizes(settings, method, task.data))
-        solution = task.problem.solve(**how).changed(task.scale.original)
+        how = used(method, n_rounds=settings.rounds, tol=TOL)
+        solution = task.problem.solve(seed=settings.seed, **how).changed(task.scale.original)
     seconds, likelihood = time.perf_counter() - began, {}
     if task.method.has_likelihood:
         values = log_densities(solution, task.test)

@@ -60,7 +60,7 @@ def try_(
     covariance: str = "full",
     alpha: str | None = None,
     features: str | None = None,
-    rounds: int = 20,
+    rounds: int | None = None,
     standardize: bool | None = None,
     seed: int = 0,
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation-try"),
@@ -92,7 +92,7 @@ def try_(
     features
         Columns to use, as a,b,c.
     rounds
-        Exchanges between sites; trust knows itself when it is done.
+        Exchanges between sites, 20 unless given; trust knows itself when it is done.
     standardize
         As for `fedmixtures fit`. (Between real sites nobody sees all rows: there the job's `shift`
         and `scale` do this.)

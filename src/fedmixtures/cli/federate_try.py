@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.cli.fit import FitSettings
+from fedmixtures.cli.fit import FitSettings, with_rounds
 from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
 from fedmixtures.cli.main import say
 from fedmixtures.cli.prepare import Task, prepare, standardizes, understood
+from fedmixtures.engine.options import in_rounds
 from fedmixtures.engine.run.watch import Teller
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.explain import what_left
@@ -25,6 +26,9 @@ from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
 from fedmixtures.io.tables import Table
 from fedmixtures.mixture.mixture import Mixture
+
+ROUNDS_OF_A_TRY = 20
+"""Of a method in rounds, unless given: sites on one machine share its cores."""
 
 
 class ConsoleListener:
@@ -73,6 +77,9 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
     task = prepare(settings, table)
     standardize = standardizes(settings, task.method, task.data)
     settings = dataclasses.replace(settings, standardize=standardize)
+    if settings.rounds is None and in_rounds(task.method):
+        settings = dataclasses.replace(settings, rounds=ROUNDS_OF_A_TRY)
+    settings = with_rounds(settings, task.method)
     job = job_of(task, settings)
     folder = RunFolder.create(out)
     understood(task, settings)
@@ -120,7 +127,7 @@ def job_of(task: Task, settings: FitSettings) -> Job:
         n_components=dict(zip(data.labels, components, strict=True)),
         edges=tuple((network.labels[a], network.labels[b], float(w)) for a, b, w in ends),
         features=task.table.features,
-        n_rounds=settings.rounds,
+        n_rounds=ROUNDS_OF_A_TRY if settings.rounds is None else settings.rounds,
         seed=settings.seed,
         collector=COLLECTOR,
     )

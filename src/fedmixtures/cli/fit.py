@@ -49,7 +49,8 @@ class TableOptions:
     label
         Column that holds what is known of rows, such as a diagnosis: left out of the fit.
     rounds
-        Exchanges between neighbours.
+        Exchanges of methods in rounds (gtv-..., fedem and others), 40 unless given. The default
+        method knows itself when it is done.
     holdout
         Share of every node's rows kept out of the fit, to judge by. 0 fits all rows, and a report
         then cannot say whether neighbours helped.
@@ -73,7 +74,7 @@ class TableOptions:
     features: str | None = None
     drop: str | None = None
     label: str | None = None
-    rounds: int = 40
+    rounds: int | None = None
     holdout: float = 0.2
     standardize: bool | None = None
     allow_isolated: Annotated[bool, Parameter(negative="")] = False
@@ -185,18 +186,45 @@ def offer_cores() -> None:
         jax.config.update("jax_num_cpu_devices", cores or 1)
 
 
-def with_devices(settings: FitSettings, n_nodes: int) -> FitSettings:
+def with_devices(settings: FitSettings, method: Any, n_nodes: int) -> FitSettings:
     """The settings with a number of devices: all for many nodes, else one."""
     import jax
 
-    if settings.devices is not None:
-        from fedmixtures import _checks
+    from fedmixtures.engine.options import plays_a_part
 
-        _checks.whole("--devices", settings.devices)
+    if settings.devices is not None:
         return settings
-    return dataclasses.replace(
-        settings, devices=jax.device_count() if n_nodes >= NODES_WORTH_SPREADING else 1
-    )
+    many = n_nodes >= NODES_WORTH_SPREADING and plays_a_part("devices", method)
+    return dataclasses.replace(settings, devices=jax.device_count() if many else 1)
+
+
+def with_rounds(settings: FitSettings, method: Any) -> FitSettings:
+    """The settings with a number of rounds, where there are any; else it is refused."""
+    from fedmixtures import _checks
+    from fedmixtures.engine.options import ROUNDS, in_rounds, refuse_idle
+
+    if settings.rounds is not None:
+        _checks.whole("--rounds", settings.rounds, minimum=0)
+    if settings.devices is not None:
+        _checks.whole("--devices", settings.devices)
+    refuse_idle(method, "--{}", rounds=settings.rounds, devices=settings.devices)
+    rounds = settings.rounds
+    if rounds is None and in_rounds(method):
+        rounds = ROUNDS
+    return dataclasses.replace(settings, rounds=rounds)
+
+
+def _stored(folder: Any) -> FitSettings:
+    """Settings of a run, without what its method has no use for: earlier versions wrote it."""
+    from fedmixtures.engine.options import plays_a_part
+    from fedmixtures.methods.registry import METHODS
+
+    settings = FitSettings.from_config(folder.read_config())
+    if settings.method not in METHODS:  # is refused later
+        return settings
+    method = METHODS[settings.method]()
+    idle = [name for name in ("rounds", "devices") if not plays_a_part(name, method)]
+    return dataclasses.replace(settings, **dict.fromkeys(idle))
 
 
 def fit(
@@ -241,7 +269,8 @@ def fit(
     set_
         A further setting of the method, as name=value; may be repeated.
     devices
-        GPUs or cores to spread the nodes over. Unless given, all from 500 nodes on, otherwise one.
+        GPUs or cores to spread the nodes over. Unless given, all from 500 nodes on, otherwise one;
+        only methods in rounds between neighbours (gtv-... and others) take several.
     config
         Take all settings from the config.toml of another run; data and out may be given anew.
     resume
@@ -253,10 +282,10 @@ def fit(
     offer_cores()
     if resume is not None:
         folder = RunFolder.existing(resume)
-        _go_on(folder, FitSettings.from_config(folder.read_config()))
+        _go_on(folder, _stored(folder))
         return
     if config is not None:
-        settings = FitSettings.from_config(RunFolder.existing(config.parent).read_config())
+        settings = _stored(RunFolder.existing(config.parent))
         settings = dataclasses.replace(settings, data=data or settings.data)
     else:
         if not data:
@@ -274,7 +303,6 @@ def fit(
 
 def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
-    from fedmixtures import _checks
     from fedmixtures.cli.prepare import (
         choose_automatic,
         hint_scale,
@@ -286,14 +314,14 @@ def _begin(settings: Any, out: Path) -> None:
     from fedmixtures.estimators.resolve import resolve_devices
     from fedmixtures.io.runs import RunFolder
 
-    _checks.whole("--rounds", settings.rounds, minimum=0)
     table = settings.read_table()
     task = prepare(settings, table)
+    settings = with_rounds(settings, task.method)
     standardize = standardizes(settings, task.method, task.data)
     settings = dataclasses.replace(settings, standardize=standardize)
     if table.left_out:  # a run that is resumed, or read again, has the same features
         settings = dataclasses.replace(settings, features=table.features)
-    settings = with_devices(settings, len(task.labels))
+    settings = with_devices(settings, task.method, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)
     understood(task, settings)

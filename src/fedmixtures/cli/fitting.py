@@ -16,6 +16,7 @@ from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
+from fedmixtures.engine.options import ROUNDS, in_rounds, used
 from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import FitWarning, Solution, Status
 from fedmixtures.estimators.names import aligned
@@ -49,7 +50,8 @@ LOOKS = 20
 
 def rounds_between_looks(settings: FitSettings) -> int:
     """So that the whole run is looked at about `LOOKS` times."""
-    return max(1, round(settings.rounds / LOOKS))
+    rounds = ROUNDS if settings.rounds is None else settings.rounds
+    return max(1, round(rounds / LOOKS))
 
 
 @dataclass
@@ -134,22 +136,26 @@ def fit_watched(
     checkpoint = None if folder is None else folder.file(CHECKPOINT)
     begun = read_checkpoint(checkpoint) if resume and checkpoint and checkpoint.is_file() else None
     done = 0 if begun is None else begun.round
-    teller = Teller(settings.rounds, enabled=True)
+    teller = Teller(settings.rounds or 0, enabled=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         watch = Watch(task, folder, teller)
         if begun is not None:
             watch.restore(done)
-        solution = task.problem.solve(
+        how = used(
+            task.method,
             n_rounds=settings.rounds,
-            seed=settings.seed,
             report_every=rounds_between_looks(settings),
-            watch=watch,
-            announce=partial(teller.say, lasting=False),
             resume=begun,
             devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
             tol=TOL,
             keep_interrupted=True,
+        )
+        solution = task.problem.solve(
+            seed=settings.seed,
+            watch=watch if in_rounds(task.method) else None,
+            announce=partial(teller.say, lasting=False),
+            **how,
         )
     teller.ended(solution)
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
@@ -195,10 +201,10 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
             warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("always", FitWarning)
-            how = {"n_rounds": settings.rounds, "seed": settings.seed}
             # As often as in the run itself, though nobody looks: it is then the same program.
-            how["report_every"] = rounds_between_looks(settings)
-            solution = task.fitted_by(method).problem.solve(**how)
+            often = rounds_between_looks(settings)
+            how = used(method, n_rounds=settings.rounds, report_every=often)
+            solution = task.fitted_by(method).problem.solve(seed=settings.seed, **how)
             values = log_densities(solution.changed(task.scale.original), test)
         notes.extend(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
         return values

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import without_edges
+from fedmixtures.engine.options import ROUNDS, refuse_idle
 from fedmixtures.engine.run.loop import Options, Run
 from fedmixtures.engine.run.once import fit_by_conversation, fit_once
 from fedmixtures.engine.run.watch import Checkpoint, Progress
@@ -36,10 +38,10 @@ def solve(
     init: Start | Mixture | Mapping[Label, Mixture] | None = None,
     *,
     n_components: int | Sequence[int] | None = None,
-    n_rounds: int = 40,
+    n_rounds: int | None = None,
     seed: int = 0,
     dtype: str = "float64",
-    tol: float = 0.0,
+    tol: float | None = None,
     watch: Callable[[Progress], Any] | None = None,
     announce: Callable[[str], Any] | None = None,
     report_every: int | None = None,
@@ -50,6 +52,8 @@ def solve(
     block_size: int | None = None,
 ) -> Solution:
     """Fit the mixtures of all nodes.
+
+    Options that play no part in the method are refused by name.
 
     Parameters
     ----------
@@ -65,35 +69,54 @@ def solve(
     n_components
         Of each node, or of all; may be left out where `init` is stacked mixtures.
     n_rounds
-        Exchanges; plays no part in methods without rounds.
+        Exchanges; None is 40. Only of methods in rounds: with neighbours or with a hub.
     seed
         With the same seed the same numbers come out, whatever the order of rows and nodes.
     dtype
-        ``"float64"`` or ``"float32"``.
+        ``"float64"`` or ``"float32"``; methods that are done at once compute in float64.
     tol
         Stop once no node's parameters change by more than this in a round, relative to their norm.
-        Zero runs all rounds.
+        Zero runs all rounds, as does None. Only of methods in rounds.
     watch
-        Called with a `Progress` before the first round, then every `report_every` rounds and at
-        the end. It has the records of the rounds since the last call and, if asked for, the
-        mixtures and what it takes to go on from there.
+        Called with a `Progress`: in rounds before the first, then every `report_every` rounds and
+        at the end, with the records of the rounds since the last call and, if asked for, the
+        mixtures and what it takes to go on from there. A conversation shows every exchange as it
+        was made, ``{"round": 3, "step": "sum"}``, then its end; a method that is done at once its
+        end alone.
     announce
-        Called with a few words on what a method without rounds is at.
+        Called with a few words on what the fit is at, where `watch` would not be called for long.
     report_every
-        Rounds between two calls of `watch`; None runs as many as fit in one device call.
+        Rounds between two calls of `watch`; None runs as many as fit in one device call. Only of
+        methods in rounds.
     resume
-        Go on from a checkpoint that `watch` got in a run with the same settings.
+        Go on from a checkpoint that `watch` got in a run with the same settings. Only of methods
+        in rounds.
     keep_nodes
-        Whether the history keeps every node's fit and pull.
+        Whether the history keeps every node's fit and pull; without rounds it has them anyway.
     keep_interrupted
-        What Ctrl-C does: return the last finished round, or raise KeyboardInterrupt.
+        What Ctrl-C does: return the last finished round, or raise KeyboardInterrupt. Only of
+        methods in rounds: others have nothing to return before their end.
     devices
         Where to run: over all of these if they are several, else where JAX runs by default. Only
-        what neighbours send each other is spread; other methods run on one.
+        what neighbours send each other in rounds is spread.
     block_size
-        None lets the engine choose; 1 runs every node as a federation would.
+        None lets the engine choose; 1 runs every node as a federation would. Only of methods in
+        rounds, on one device.
     """
     method = method_named(method) if isinstance(method, str) else method
+    devices = tuple(devices)
+    refuse_idle(
+        method,
+        n_rounds=n_rounds,
+        tol=tol,
+        report_every=report_every,
+        resume=resume,
+        keep_interrupted=keep_interrupted,
+        devices=devices,
+        block_size=block_size,
+        dtype=dtype,
+    )
+    _check_devices(devices, block_size)
     network = without_edges(data.labels) if network is None else network
     components = _components(n_components, init, data, method)
     method.check(components, network)
@@ -101,26 +124,29 @@ def solve(
     method = method.bounded(data, components)
     with compilation_cache():
         init = KMeansStart() if init is None else init
+        if announce is not None and not isinstance(method, Conversation):
+            announce("making starts" if method.needs_start else "fitting all nodes at once")
         components, theta = start_of(init, data, components, seed, method)
         theta = None if theta is None else of_type(theta, method.covariance_type)
         program = method.program()
         if isinstance(program, OneShot):
-            solution = fit_once(program, data, components, theta, seed)
+            solution = fit_once(program, data, components, theta, seed, watch)
         elif isinstance(program, Conversation):
             given = network, components, theta
-            solution = fit_by_conversation(program, data, *given, seed, dtype, announce)
+            listeners = announce, watch
+            solution = fit_by_conversation(program, data, *given, seed, dtype, *listeners)
         else:
             options = Options(
-                n_rounds=n_rounds,
+                n_rounds=ROUNDS if n_rounds is None else n_rounds,
                 seed=seed,
                 dtype=dtype,
-                tol=tol,
+                tol=0.0 if tol is None else tol,
                 watch=watch,
                 report_every=report_every,
                 resume=resume,
                 keep_nodes=keep_nodes,
                 keep_interrupted=keep_interrupted,
-                devices=tuple(devices),
+                devices=devices,
                 block_size=block_size,
             )
             # With a hub it plays no part who neighbours whom.
@@ -130,6 +156,22 @@ def solve(
                 around = without_edges(data.labels) if hub else network
                 solution = Run(program, data, around, theta, options).solution()
     return replace(solution, rows=data.total_weights())
+
+
+def _check_devices(devices: tuple[Device, ...], block_size: int | None) -> None:
+    """Several are laid out by themselves, and a single one is the one JAX runs on."""
+    if len(devices) > 1 and block_size is not None:
+        raise ValueError(
+            f"`block_size` is {block_size}, but nodes that are spread over {len(devices)} devices "
+            "are laid out by them. Leave out `block_size` or `devices`."
+        )
+    if len(devices) == 1:
+        usual = getattr(jax.config, "jax_default_device", None) or jax.devices()[0]
+        if isinstance(usual, jax.Device) and devices[0] != usual:
+            raise ValueError(
+                f"`devices` is {devices[0]} alone, but JAX runs on {usual}. Leave it out and run "
+                "inside `with jax.default_device(...)`."
+            )
 
 
 def _components(n_components: Any, init: Any, data: NodeData, method: Method) -> list[int]:

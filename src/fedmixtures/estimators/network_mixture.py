@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.options import ROUNDS, refuse_idle, used
 from fedmixtures.engine.run.watch import Progress, Teller
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
@@ -52,33 +53,39 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         As in scikit-learn: a matrix for each component, one for all of them, variances of features
         alone, one variance for each component. With few rows or many features the fewer numbers
         are the better fit. `covariances_` are full matrices in any case.
-    n_rounds : int
-        Exchanges between neighbours.
+    n_rounds : int or None
+        Exchanges of methods in rounds: couplings, ``"fedkmeans"``, ``"fedgrem"``,
+        ``"consensus-em"``, ``"fedem"``, ``"ifca"``. None is 40. The default and other methods know
+        themselves when they are done and refuse a number, as they refuse `report_every`, `tol`,
+        `keep_interrupted`, `checkpoint` and ``fit(resume=...)``.
     init : "kmeans", "local", KMeansStart, Local or mapping
         Where nodes start: k-means of own rows, their fits of own rows (by name with a shape prior,
         which couplings need on real tables), or a mapping from node label to `Mixture`.
     random_state : int, RandomState or None
         Seeds everything random; with an int the same numbers come out again.
     dtype : "float64" or "float32"
-        Precision of the fit.
+        Precision of the fit; methods that are done at once compute in float64.
     on_round : callable or None
-        Called with ``{"round", "objective", "fit", "pull"}`` after every round.
+        Called with ``{"round", "objective", "fit", "pull"}`` after every round. The default method
+        calls it with ``{"round", "step"}`` after every exchange, where `step` is what was asked
+        for (a broadcast, a sum), and methods without rounds with their result at the end.
     report_every : int or None
         Rounds between two calls of `on_round` (which then come in a bunch); None lets the engine
         choose.
-    tol : float
-        A fit has converged when no node's parameters change by more than this share of their norm
-        in a round; it then stops. 0 runs all rounds.
+    tol : float or None
+        A fit in rounds has converged when no node's parameters change by more than this share of
+        their norm in a round; it then stops. 0 runs all rounds, None is 1e-6.
     keep_interrupted : bool
         On Ctrl-C, keep the last finished round with a warning; otherwise KeyboardInterrupt is
         raised.
     keep_node_history : bool
-        Whether `history_` keeps every node's fit and pull.
+        Whether `history_` keeps every node's fit and pull; without rounds it has them anyway.
     checkpoint : path or None
         Where to write what `fit(resume=...)` needs, every `report_every` rounds (10 if not given).
     devices : int, "all", sequence of jax.Device or None
         Spread the nodes over so many devices that JAX sees (GPUs, hosts, CPU devices); the numbers
-        are the same up to rounding. None: one.
+        are the same up to rounding. None: one. Only methods in rounds between neighbours take
+        several.
     verbose : bool
         Print what the fit is at: one line that is rewritten on a terminal or in a notebook, else
         a line now and then.
@@ -130,13 +137,13 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         graph: Any = None,
         method: Any = "trust",
         covariance_type: str = "full",
-        n_rounds: int = 40,
+        n_rounds: int | None = None,
         init: Any = "kmeans",
         random_state: Any = None,
         dtype: str = "float64",
-        on_round: Callable[[dict[str, float]], Any] | None = None,
+        on_round: Callable[[dict[str, Any]], Any] | None = None,
         report_every: int | None = None,
-        tol: float = resolve.TOL,
+        tol: float | None = None,
         keep_interrupted: bool = False,
         keep_node_history: bool = False,
         checkpoint: str | Path | None = None,
@@ -196,7 +203,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         del y
         if like is not None:
             check_is_fitted(like)
-        teller = Teller(self.n_rounds, bool(self.verbose))
+        settings = self._settings(resume)
+        teller = Teller(settings.get("n_rounds", 0), bool(self.verbose))
         teller.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
         self.node_column_ = nodes if isinstance(nodes, str) else None
@@ -210,7 +218,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
             f"edges, by {type(problem.method).__name__}"
         )
-        solution = problem.solve(init, **self._settings(resume, teller))
+        solution = problem.solve(
+            init,
+            watch=partial(self._watch, teller),
+            announce=partial(teller.say, lasting=False),
+            **settings,
+        )
         teller.ended(solution)
         kept = None if like is None else profiles(like.solution_.theta, like.solution_.share)
         solution = aligned(solution, problem.network, kept)
@@ -222,27 +235,32 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             del self.cluster_names_
         return self
 
-    def _settings(self, resume: str | Path | None, teller: Teller) -> dict[str, Any]:
-        """How to run, as `solve` takes it."""
-        _checks.whole("n_rounds", self.n_rounds, minimum=0)
+    def _settings(self, resume: str | Path | None) -> dict[str, Any]:
+        """How to run, as `solve` takes it; what the method has no use for is refused."""
+        rounds = ROUNDS if self.n_rounds is None else self.n_rounds
+        tol = resolve.TOL if self.tol is None else self.tol
+        _checks.whole("n_rounds", rounds, minimum=0)
         _checks.one_of("dtype", self.dtype, ("float64", "float32"))
-        _checks.positive("tol", self.tol, allow_zero=True)
+        _checks.positive("tol", tol, allow_zero=True)
         if self.report_every is not None:
             _checks.whole("report_every", self.report_every)
+        method, devices = self.resolved_method(), resolve.resolve_devices(self.devices)
+        names = "n_rounds", "tol", "report_every", "keep_interrupted", "checkpoint", "dtype"
+        given = {name: getattr(self, name) for name in names}
+        refuse_idle(method, **given, resume=resume, devices=devices)
         watched = self.on_round or self.checkpoint or self.verbose
-        return {
-            "n_rounds": int(self.n_rounds),
-            "seed": resolve.resolve_seed(self.random_state),
-            "dtype": self.dtype,
-            "tol": float(self.tol),
-            "watch": partial(self._watch, teller),
-            "announce": partial(teller.say, lasting=False),
-            "report_every": self.report_every or (10 if watched else None),
-            "resume": None if resume is None else read_checkpoint(resume),
-            "keep_nodes": self.keep_node_history,
-            "keep_interrupted": bool(self.keep_interrupted),
-            "devices": resolve.resolve_devices(self.devices),
-        }
+        return used(
+            method,
+            n_rounds=int(rounds),
+            seed=resolve.resolve_seed(self.random_state),
+            dtype=self.dtype,
+            tol=float(tol),
+            report_every=self.report_every or (10 if watched else None),
+            resume=None if resume is None else read_checkpoint(resume),
+            keep_nodes=self.keep_node_history,
+            keep_interrupted=bool(self.keep_interrupted),
+            devices=devices,
+        )
 
     def _watch(self, teller: Teller, progress: Progress) -> None:
         """Pass on what was asked for."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmixtures.engine.options import in_rounds
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import MODEL, PARTS
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
-from fedmixtures.methods.base import Account, Levels
-from fedmixtures.methods.registry import registered_classes
+from fedmixtures.methods.base import Account, Levels, Method
+from fedmixtures.methods.registry import METHODS, registered_classes
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
@@ -201,6 +202,11 @@ def _params(stored: dict[str, Any]) -> dict[str, Any]:
                 FitWarning,
                 stacklevel=3,
             )
+    method = params.get("method", "trust")
+    made = METHODS[method]() if isinstance(method, str) and method in METHODS else method
+    if isinstance(made, Method) and not in_rounds(made):
+        for name in ("n_rounds", "tol"):  # earlier versions wrote them for every method
+            params.pop(name, None)
     return params
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.options import ROUNDS, used
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.scoring import log_densities, mixture_at
@@ -79,7 +80,7 @@ def write_report(
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
         "n_components": model.n_components,
         "covariance_type": model.resolved_method().covariance_type,
-        "n_rounds": model.n_rounds,
+        **used(model.resolved_method(), n_rounds=_rounds(model)),
         "random_state": model.random_state,
         "status": model.status_,
     }
@@ -99,11 +100,16 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
     def fitted(method: Method) -> np.ndarray:
         problem = resolve.Problem.of(data, model.network_, method, model.n_components)
         seed = resolve.resolve_seed(model.random_state)
-        return log_densities(problem.solve(n_rounds=model.n_rounds, seed=seed), held)
+        how = used(problem.method, n_rounds=_rounds(model))
+        return log_densities(problem.solve(seed=seed, **how), held)
 
     known = model.solution_, model.network_, model.resolved_method(), data.rows
     own = own_densities(*known, held, fitted)
     return Scores.of(model.solution_.labels, held, log_densities(model.solution_, held), own)
+
+
+def _rounds(model: NetworkGaussianMixture) -> int:
+    return ROUNDS if model.n_rounds is None else model.n_rounds
 
 
 def own_densities(

@@ -54,7 +54,7 @@ def select_alpha(
     method: Any = "gtv-mmd",
     alphas: Sequence[float] | None = None,
     n_folds: int = 3,
-    n_rounds: int = 40,
+    n_rounds: int | None = None,
     init: Any = "kmeans",
     random_state: int = 0,
     on_fit: Callable[[float, int], Any] | None = None,

@@ -20,6 +20,7 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block, without_edges
+from fedmixtures.engine.options import used
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import own_data_only
@@ -143,7 +144,8 @@ def _outcome(solution: Solution, method: Method, data: NodeData, seed: int, dtyp
             found = method.join(block, levels, rows, account)
         if found is not None:
             return found
-    own = solve(own_data_only(method, data.rows), data, n_components=k, seed=seed, dtype=dtype)
+    alone = own_data_only(method, data.rows)
+    own = solve(alone, data, n_components=k, seed=seed, **used(alone, dtype=dtype))
     return Outcome(own.theta, own.message)
 
 

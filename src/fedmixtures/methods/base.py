@@ -83,6 +83,7 @@ class Method(eqx.Module):
     moves_rows: ClassVar[bool] = False  # whether rows leave their nodes
     needs_start: ClassVar[bool] = True
     """Whether nodes begin from the starting mixtures of the estimator's `init`."""
+    fits_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""
 
@@ -248,10 +249,11 @@ class Outcome:
 
 
 class OneShot(Method):
-    """All nodes are fitted at once; `n_rounds` plays no part."""
+    """All nodes are fitted at once, in float64; what is about rounds is refused."""
 
     kind: ClassVar = "one-shot"
     needs_start: ClassVar = False
+    fits_float32: ClassVar = False
     recipients: ClassVar[Literal["hub", "nobody"]] = "hub"  # who receives what nodes send
 
     @abc.abstractmethod

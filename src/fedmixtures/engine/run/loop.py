@@ -80,6 +80,7 @@ class Run:
         self.capacity = 1 << (chunk - 1).bit_length()
         self.trace = Trace(program.pull_share, options.keep_nodes, program.descends)
         self.converged = False
+        self.told = 0  # rounds that whoever watches has been shown
         # Nobody waits for the record of a chunk: it is read while the next one runs.
         unwatched = options.watch is None and options.tol == 0 and len(options.devices) < 2
         self.reads_later = unwatched and not self.search
@@ -109,7 +110,7 @@ class Run:
         """States and round to begin with: the start, or where a checkpoint left off."""
         checkpoint = self.options.resume
         if checkpoint is None:
-            self.report(self.initial, 0, 0)
+            self.report(self.initial, 0)
             return self.initial, 0
         if checkpoint.fingerprint != self.fingerprint:
             raise ValueError(
@@ -117,6 +118,7 @@ class Run:
                 "Resume with what that run began with, or start anew."
             )
         self.trace.restore(checkpoint.trace)
+        self.told = checkpoint.round
         return checkpoint.restored(self.initial), checkpoint.round
 
     def solution(self) -> Solution:
@@ -138,7 +140,9 @@ class Run:
                 if trouble is not None and not self.search:
                     return self.diverged(trouble)
                 states, done = after, done + n
-                self.report(states, done, n)
+                # A search makes one round at a time.
+                if not self.search or done - self.told >= (self.options.report_every or 1):
+                    self.report(states, done)
                 if self.settled(states):
                     break
         except KeyboardInterrupt:
@@ -212,11 +216,12 @@ class Run:
         per_group = self.runner.results(self.program, states)
         return gather(per_group, self.layout).to_numpy()
 
-    def report(self, states, done: int, n: int, final: bool = False) -> None:
-        """Show whoever watches the last `n` rounds; at the end, the state after them too."""
+    def report(self, states, done: int, final: bool = False) -> None:
+        """Show whoever watches the rounds since the last time; at the end, the last state alone."""
         if self.options.watch is None:
             return
-        first, last = done - n, done + final
+        first, last = self.told, done + final
+        self.told = done
         history = self.trace.history(last - 1) if last else None
         records = [history.record(t) for t in range(first, last)] if history else []
         self.options.watch(
@@ -244,7 +249,9 @@ class Run:
             message = f"interrupted; returning round {done} of {self.options.n_rounds}."
             warnings.warn(message, FitWarning, stacklevel=2)
         else:
-            self.report(states, done, 0, final=True)
+            if done > self.told:
+                self.report(states, done)
+            self.report(states, done, final=True)
             message = self.risen()
         return self.made(states, done, status, message)
 

@@ -25,6 +25,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import conversation_block
+from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
@@ -86,6 +87,8 @@ class InProcess:
     """Bytes of totals that came back to each node."""
     kinds: dict[str, dict[str, int]] = field(init=False)
     """Requests and bytes sent by all nodes, by kind of request."""
+    step: str = ""
+    """Kind of the last request."""
 
     def __post_init__(self):
         self.sent, self.received = np.zeros((2, self.block.data.n_nodes), dtype=np.int64)
@@ -170,6 +173,7 @@ class InProcess:
         self, kind: str, sent: np.ndarray, received: np.ndarray | int = 0, rounds: int = 1
     ) -> None:
         self.rounds += rounds
+        self.step = kind
         self.sent += sent
         self.received += received
         self.kinds[kind]["requests"] += 1
@@ -326,15 +330,16 @@ def fit_once(
     n_components: Sequence[int],
     theta: Mixture | None,
     seed: int,
+    watch: Callable[[Progress], Any] | None = None,
 ) -> Solution:
-    """Fit all nodes; the history has one entry, the fit of the result."""
+    """Fit all nodes; the history has one entry, the fit of the result, which `watch` is shown."""
     outcome = method.fit(data, n_components, theta, seed)
     bytes_of = lambda numbers: dict(
         zip(data.labels, (BYTES * np.broadcast_to(numbers, data.n_nodes)).tolist(), strict=True)
     )
     sent, received = bytes_of(outcome.sent), bytes_of(outcome.received)
     traffic = Traffic(0, sent, recipients=method.recipients, setup=sent, received=received)
-    return _solution(outcome, data, traffic, None)
+    return _solution(outcome, data, traffic, None, watch)
 
 
 def fit_by_conversation(
@@ -346,6 +351,7 @@ def fit_by_conversation(
     seed: int,
     dtype: str,
     announce: Callable[[str], Any] | None = None,
+    watch: Callable[[Progress], Any] | None = None,
 ) -> Solution:
     """All nodes in one block; bytes and rounds are counted as if they were not."""
 
@@ -354,6 +360,9 @@ def fit_by_conversation(
         answer = engine(request)
         if announce is not None:
             announce(f"exchange {engine.rounds}")
+        if watch is not None:
+            record = {"round": engine.rounds, "step": engine.step}
+            watch(Progress(engine.rounds, [record], False, _no_mixtures, _no_checkpoint))
         return answer
 
     with numpy_rules(dtype):
@@ -362,11 +371,23 @@ def fit_by_conversation(
         outcome = converse(method, block, reply)
     outcome = replace(outcome, theta=outcome.theta.to_numpy())
     account = account_of_block(outcome, block, network)
-    return _solution(outcome, data, engine.traffic(), account)
+    return _solution(outcome, data, engine.traffic(), account, watch)
+
+
+def _no_mixtures() -> Mixture:
+    raise ValueError("a conversation has mixtures at its end. Read them where `final` is true.")
+
+
+def _no_checkpoint() -> Checkpoint:
+    raise ValueError("a method without rounds has no checkpoint to go on from. Fit it anew.")
 
 
 def _solution(
-    outcome: Outcome, data: NodeData, traffic: Traffic, account: Account | None
+    outcome: Outcome,
+    data: NodeData,
+    traffic: Traffic,
+    account: Account | None,
+    watch: Callable[[Progress], Any] | None,
 ) -> Solution:
     if outcome.message:
         warnings.warn(outcome.message, FitWarning, stacklevel=4)
@@ -374,10 +395,14 @@ def _solution(
     losses = Evaluator(data).node_losses(outcome.theta)
     total, nothing = np.array([losses.sum()]), np.zeros(1)
     nodes = losses[None], np.zeros_like(losses)[None]
+    history = History(total, nothing, open_end, open_end, *nodes)
+    if watch is not None:
+        record = history.record(0) | {"round": traffic.n_rounds}
+        watch(Progress(traffic.n_rounds, [record], True, lambda: outcome.theta, _no_checkpoint))
     return Solution(
         data.labels,
         outcome.theta,
-        History(total, nothing, open_end, open_end, *nodes),
+        history,
         Status.COMPLETED,
         traffic.n_rounds,
         outcome.message,

@@ -36,9 +36,10 @@ class Progress:
 
     round: int
     """Rounds finished so far; zero before the first."""
-    records: list[dict[str, int | float]]
+    records: list[dict[str, Any]]
     """Of the rounds since the last call: round, objective, fit and pull of the state each began
-    with. At the end that of the last state alone."""
+    with. At the end that of the last state alone. Of a conversation before its end: the round it
+    has reached and the kind of request that took it there, ``{"round", "step"}``."""
     final: bool
     """Whether the run has ended: the same round as in the call before, with the last record."""
     _theta: Callable[[], Mixture]
@@ -211,9 +212,11 @@ class Teller:
 
     def __call__(self, progress: Progress) -> None:
         """Tell the round a run has reached."""
+        if progress.final or any("step" in record for record in progress.records):
+            return  # exchanges of a conversation are announced
         if progress.round == 0:
             self.say("starts made; compiling the first rounds", lasting=False)
-        elif not progress.final:
+        else:
             objective = progress.records[-1]["objective"] if progress.records else float("nan")
             words = f"round {progress.round} of {self.n_rounds}, objective {objective:.4f}"
             self.say(words, lasting=False)

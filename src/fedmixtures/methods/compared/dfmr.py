@@ -11,6 +11,8 @@ of machines failing.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +44,8 @@ class DFMR(FromLocalFits):
     max_iter
         Turns of assigning and matching, at most.
     """
+
+    fits_float32: ClassVar = False
 
     exponent: float = 0.1
     max_iter: int = 100
