@@ -303,6 +303,7 @@ def fit(
 
 def _begin(settings: Any, out: Path) -> None:
     """Check everything, then make the folder, then work."""
+    from fedmixtures import _checks
     from fedmixtures.cli.prepare import (
         choose_automatic,
         hint_scale,
