@@ -137,9 +137,9 @@ def engine_solution(job: Job, rows: dict, block_size: int | None):
     data = NodeData.from_rows(X, np.repeat(labels, [len(rows[name]) for name in labels]))
     program = program_of(job)
     network = from_edges(list(job.edges), labels)
-    how = {"n_rounds": job.n_rounds, "seed": job.seed, "block_size": block_size}
     if isinstance(program, Conversation):
-        return solve(program, data, network, n_components=job.most_components, **how)
+        return solve(program, data, network, n_components=job.most_components, seed=job.seed)
+    how = {"n_rounds": job.n_rounds, "seed": job.seed, "block_size": block_size}
     theta = Mixture.stack([starting_mixture(job, program, n, rows[n]) for n in labels])
     return solve(program, data, network, theta, **how)
 
