@@ -96,6 +96,14 @@ def test_what_is_no_feature_is_left_out_with_the_reason(tmp_path, name, cells, w
     assert reason.startswith(why)
 
 
+def test_booleans_are_zero_and_one(tmp_path):
+    table = features_of(tmp_path, smokes=[True, False, None] * 20)
+    assert table.features == ("dose", "smokes")
+    np.testing.assert_array_equal(table.rows[:3, 1], [1.0, 0.0, np.nan])
+    np.savez(tmp_path / "rows.npz", X=np.eye(3, dtype=bool))
+    assert np.array_equal(read_table([str(tmp_path / "rows.npz")]).rows, np.eye(3))
+
+
 def test_measurements_are_no_identifiers(tmp_path):
     rng = np.random.default_rng(1)
     measured = {

@@ -170,7 +170,7 @@ def checked_names(names: Any, k: int) -> tuple[str, ...]:
     names = tuple(map(str, names))
     if len(names) != k or len(set(names)) != k:
         raise ValueError(
-            f"`cluster_names_` is {_checks.listed(names)}. Give {k} different names, one for each "
+            f"`names` is {_checks.listed(names)}. Give {k} different names, one for each "
             "cluster, in the order of their numbers."
         )
     return names

@@ -237,7 +237,7 @@ def _read_npz(path: Path, nodes: str | None, features: Any, unwanted: Mapping[st
             f"{_checks.listed(f'{n} {a.shape}' for n, a in arrays.items())}."
         )
     X = arrays["X"]
-    if not np.issubdtype(X.dtype, np.number):
+    if X.dtype.kind not in "biuf":
         raise ValueError(f"'X' of {path.name} holds {X.dtype} values. Features must be numbers.")
     if nodes is not None and nodes not in arrays:
         raise ValueError(
@@ -365,6 +365,8 @@ def numeric_column(column: Any, name: str, file: str) -> np.ndarray:
     import pyarrow as pa
 
     kind = column.type
+    if pa.types.is_boolean(kind):
+        column, kind = column.cast(pa.int8()), pa.int8()
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
         return np.asarray(
             column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float
