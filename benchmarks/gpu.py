@@ -70,7 +70,7 @@ def steps(n: int, k: int, d: int, m: int, couplings, measured: dict[str, float])
         rows = [(group.data.rows, group.data.row_weights) for group in layout.groups]
         found["nll_step"] = seconds(jax.jit(_nll), rows, states)
         for name in couplings:
-            program = runner.dynamic(GTVMin(known[name], feasible=FEASIBLE), "float32")
+            program = runner.as_traced(GTVMin(known[name], feasible=FEASIBLE), "float32")
             parts = attempt(_parts, program, layout, states)
             found |= {f"{name}_{part}": value for part, value in parts.items()}
             print(n, k, d, name, json.dumps(parts), flush=True)
@@ -188,7 +188,7 @@ def memory(n: int) -> dict[str, float]:
             "mixtures": size(states),
         }
         for name, discrepancy in (("mmd", MMD()), ("kl", KL()), ("euclidean", Euclidean())):
-            program = runner.dynamic(GTVMin(discrepancy, feasible=FEASIBLE), "float32")
+            program = runner.as_traced(GTVMin(discrepancy, feasible=FEASIBLE), "float32")
             arguments = (program, groups, states, jnp.int32(0), jnp.int32(1), 1)
             analysis = rounds.run_rounds.lower(*arguments).compile().memory_analysis()
             found[f"{name}_temporaries"] = analysis.temp_size_in_bytes / 1e9

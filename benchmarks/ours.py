@@ -72,7 +72,7 @@ class Rounds:
         self.dtype, self.n_rounds = dtype, problem.n_rounds
         with precision(dtype):
             self.layout = build_layout(problem.node_data(), problem.network, dtype)
-            self.program = runner.dynamic(program(problem, coupling), dtype)
+            self.program = runner.as_traced(program(problem, coupling), dtype)
             thetas = runner.scatter(problem.theta, self.layout, dtype)
             self.states = rounds.start(self.program, self.layout.groups, thetas)
         self.capacity = 1 << (self.n_rounds - 1).bit_length()

@@ -23,7 +23,7 @@ from fedmixtures.federation.rounds import hello, with_parcels
 from fedmixtures.federation.wire.frames import request
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import SiteKey
-from fedmixtures.methods.conversation import Conversation
+from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.mixture import Mixture
 
 SITES = ("aachen", "bergen", "cork", "delft")
@@ -137,7 +137,7 @@ def engine_solution(job: Job, rows: dict, block_size: int | None):
     data = NodeData.from_rows(X, np.repeat(labels, [len(rows[name]) for name in labels]))
     program = program_of(job)
     network = from_edges(list(job.edges), labels)
-    if isinstance(program, Conversation):
+    if isinstance(program, Protocol):
         return solve(program, data, network, n_components=job.most_components, seed=job.seed)
     how = {"n_rounds": job.n_rounds, "seed": job.seed, "block_size": block_size}
     theta = Mixture.stack([starting_mixture(job, program, n, rows[n]) for n in labels])

@@ -22,7 +22,7 @@ WAYS = {
 
 
 MEAN = Row("mean", "pooled mean and variance", "mean")
-"""What a column that a node lacks is foretold by without any fit."""
+"""What a column that a node lacks is predicted by without any fit."""
 
 
 def first(experiment: Experiment) -> list[Cell]:
@@ -53,7 +53,7 @@ def _ways(experiment: Experiment) -> Keyed:
 
 
 def _absent(experiment: Experiment) -> Keyed:
-    """A column taken from one node after the other, foretold by each method and by the mean."""
+    """A column taken from one node after the other, predicted by each method and by the mean."""
     found: Keyed = {}
     tables = csv_tables.problems()
     for wanted in experiment.options["absent"]:

@@ -107,7 +107,7 @@ def deployed(problem: Problem, seed: int, gate: Mapping[str, Any]) -> dict[str, 
 
 
 def _levels(session: AnySession) -> Levels:
-    return cast(Any, session).outcome.levels  # of a conversation of levels that is over
+    return cast(Any, session).outcome.levels  # of a protocol of levels that is over
 
 
 def _sites(

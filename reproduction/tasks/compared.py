@@ -206,7 +206,7 @@ def _bound(levels: Levels, honest: np.ndarray, shortfall: np.ndarray) -> Numbers
     """Mean weights, and two numbers of the worst node.
 
     ``slack`` is how far the prequential loss stays below its bound, ``shortfall`` by how much the
-    best of the levels foretells test rows better than the weighed density does.
+    best of the levels predicts test rows better than the weighted density does.
     """
     loss, each = levels.prequential[honest, 0], levels.prequential[honest, 1:]
     slack = each.min(1) + np.log(each.shape[1]) - loss

@@ -1,4 +1,4 @@
-"""Rows with missing cells: how well ways to treat them do, what they foretell, what they cost."""
+"""Rows with missing cells: how well ways to treat them do, what they predict, what they cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reproduction.tasks.held_out import scores
 Numbers = dict[str, Any]
 GAPS_STREAM, COST_STREAM = 13, 14
 """Keep these draws apart from others of the same seed."""
-GAPPY_ROWS = 0.75
+INCOMPLETE_ROWS = 0.75
 """Share of the rows with gaps where cost is measured."""
 NOTHING = {"ll": None, "rmse": None, "seconds": None, "megabytes": None}
 
@@ -64,24 +64,24 @@ def treated(
     X: np.ndarray, nodes: np.ndarray, share: float, way: str, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Training rows with gaps and their nodes, as a way to treat gaps hands them to a fit."""
-    gappy = with_gaps(X, share, rng)
+    incomplete = with_gaps(X, share, rng)
     if way == "whole":
         return X, nodes
     if way == "complete":
-        kept = ~np.isnan(gappy).any(1)
+        kept = ~np.isnan(incomplete).any(1)
         return X[kept], nodes[kept]
     if way == "mean":
-        centre = np.nanmean(gappy, axis=0)
+        centre = np.nanmean(incomplete, axis=0)
         for node in np.unique(nodes):
-            own = gappy[nodes == node]
+            own = incomplete[nodes == node]
             cells = (~np.isnan(own)).sum(0)
             mean = np.where(cells, np.nansum(own, 0) / np.maximum(cells, 1), centre)
-            gappy[nodes == node] = np.where(np.isnan(own), mean, own)
-    return gappy, nodes
+            incomplete[nodes == node] = np.where(np.isnan(own), mean, own)
+    return incomplete, nodes
 
 
 def absent(settings: dict[str, Any], seed: int) -> Numbers:
-    """How well the column that one node lacks is foretold for its test rows, from their others.
+    """How well the column that one node lacks is predicted for its test rows, from their others.
 
     The error of the expectation, and the log-density of the column given the others. To compare
     with, the mean and variance of the column over the other nodes.
@@ -120,8 +120,8 @@ def measured(settings: dict[str, Any], seed: int) -> Numbers:
     X = centres[rng.integers(len(centres), size=n)] + rng.standard_normal((n, d))
     if settings["patterns"]:
         masks = with_gaps(np.zeros((settings["patterns"], d)), settings["share"], rng)
-        gappy = rng.random(n) < GAPPY_ROWS
-        X[gappy] += masks[rng.integers(len(masks), size=gappy.sum())]
+        incomplete = rng.random(n) < INCOMPLETE_ROWS
+        X[incomplete] += masks[rng.integers(len(masks), size=incomplete.sum())]
     nodes = np.arange(n) % size["n_nodes"]
     _fitted(settings, X, nodes, seed)  # compiles
     begun = time.process_time()

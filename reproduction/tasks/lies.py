@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour, Request, Sum
+from fedmixtures.methods.protocol import Block, Broadcast, PerNeighbour, Request, Sum
 from fedmixtures.methods.trust_then_pool.own import Release
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture
@@ -24,7 +24,7 @@ SPREAD = 1.0
 
 
 class Lying(TrustThenPool):
-    """The conversation of honest nodes and of liars among them (told apart by their rows).
+    """The protocol of honest nodes and of liars among them (told apart by their rows).
 
     Liars listen to everybody. What they hold themselves is as it would be if they did not lie.
 
@@ -42,11 +42,11 @@ class Lying(TrustThenPool):
     def run(self, block: Block) -> Generator[Request, Any, Outcome]:
         """As an honest node runs it; what liars among the block yield is changed on its way."""
         liars = block.data.total_weights() == LIAR_ROWS
-        conversation = super().run(block)
+        protocol = super().run(block)
         said, reply = 0, None
         while True:
             try:
-                request = conversation.send(reply)
+                request = protocol.send(reply)
             except StopIteration as end:
                 return end.value
             said += 1

@@ -15,7 +15,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures.data.node_data import NodeData, filled, label_hash
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import Stretches, in_order_of
+from fedmixtures.kernels.arrays import Segments, in_order_of
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.cpu.clustering import plus_plus
 from fedmixtures.kernels.cpu.kmeans import Partition, clustering
@@ -229,7 +229,7 @@ def distinct_rows_of_all(data: NodeData) -> NodeData:
     """The same nodes, rows sorted and equal rows joined into one of their whole weight."""
     rows, weights = data.rows, data.row_weights
     if isinstance(data.rows, jax.Array):
-        node = Stretches(data.offsets[:-1], len(data.rows)).number()
+        node = Segments(data.offsets[:-1], len(data.rows)).number()
         order = in_order_of(*_columns(data.rows), node)
         rows, weights, same, some = jax.jit(_in_order)(rows, weights, node, order)
         if not some:  # where each row came from nobody asks on a device
@@ -241,7 +241,7 @@ def distinct_rows_of_all(data: NodeData) -> NodeData:
     source, node, same = (np.asarray(part) for part in (order, node, same))
     source = data.source_index[source]
     first = np.flatnonzero(np.concatenate([[True], ~same]))
-    weights = Stretches(first, len(rows)).sums(weights)
+    weights = Segments(first, len(rows)).sums(weights)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(node[first], minlength=data.n_nodes))])
     return NodeData(data.labels, rows[first], weights, offsets, source[first])
 

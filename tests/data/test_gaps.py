@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmixtures.data.node_data import NodeData, by_pattern, filled, padded
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def data():
 
 def test_rows_of_a_stretch_lack_the_same_and_none_is_lost(data):
     found = by_pattern(data)
-    assert found.stretch > 1
+    assert found.segment > 1
     real = found.source_index >= 0
     assert (found.row_weights[~real] == 0).all()
     order = np.argsort(found.source_index[real])
@@ -27,19 +27,19 @@ def test_rows_of_a_stretch_lack_the_same_and_none_is_lost(data):
     np.testing.assert_array_equal(found.rows[real][order], data.rows[where])
     np.testing.assert_array_equal(found.row_weights[real][order], data.row_weights[where])
     np.testing.assert_array_equal(found.node_index[real][order], data.node_index[where])
-    gone = np.isnan(found.rows).reshape(-1, found.stretch, 3)
+    gone = np.isnan(found.rows).reshape(-1, found.segment, 3)
     assert (gone == gone[:, :1]).all()
-    # Eight patterns at each of three nodes: that many stretches more than full ones, at most.
-    assert len(found.rows) <= 300 + 24 * (found.stretch - 1)
+    # Eight patterns at each of three nodes: that many segments more than full ones, at most.
+    assert len(found.rows) <= 300 + 24 * (found.segment - 1)
     assert by_pattern(found) is found
 
 
 def test_padded_rows_keep_their_stretches(data):
     found = by_pattern(data)
     rows, counts = padded(found, 256)
-    assert isinstance(rows, GappyRows)
-    assert rows.observed.shape == (3, 256 // found.stretch, 3)
-    seen = np.repeat(rows.observed, found.stretch, axis=1)
+    assert isinstance(rows, IncompleteRows)
+    assert rows.observed.shape == (3, 256 // found.segment, 3)
+    seen = np.repeat(rows.observed, found.segment, axis=1)
     for i in range(3):
         own, weights = found.of(i)
         np.testing.assert_array_equal(np.where(seen[i], rows.x[i], np.nan)[: len(own)], own)

@@ -216,7 +216,7 @@ def test_on_round_is_shown_every_exchange_and_the_end():
     assert end["objective"] == pytest.approx(model.history_.objective[-1])
 
 
-def test_a_conversation_has_no_mixtures_before_its_end():
+def test_a_protocol_has_no_mixtures_before_its_end():
     seen = []
     run("trust", watch=seen.append)
     with pytest.raises(ValueError, match="at its end"):

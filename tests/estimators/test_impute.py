@@ -14,7 +14,7 @@ from helpers import mixture
 
 
 @pytest.fixture(scope="module")
-def gappy():
+def incomplete():
     rng = np.random.default_rng(3)
     rows = 2 * rng.normal(size=(40, 4))
     rows[rng.random(rows.shape) < 0.4] = np.nan
@@ -39,15 +39,15 @@ def direct(p, row):
     return filled
 
 
-def test_means_are_those_of_a_direct_calculation(gappy):
-    p, rows = gappy
+def test_means_are_those_of_a_direct_calculation(incomplete):
+    p, rows = incomplete
     found = conditional_means(p, rows)
     for row, filled in zip(rows, found, strict=True):
         np.testing.assert_allclose(filled, direct(p, row), rtol=1e-10, atol=1e-12)
 
 
-def test_draws_have_the_mean_and_keep_what_is_there(gappy):
-    p, rows = gappy
+def test_draws_have_the_mean_and_keep_what_is_there(incomplete):
+    p, rows = incomplete
     n = 20_000
     drawn = conditional_draws(p, rows[:6], n, np.random.default_rng(0))
     there = ~np.isnan(rows[:6])

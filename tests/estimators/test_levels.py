@@ -1,4 +1,4 @@
-"""A node's density as a weighed sum of several: scoring, single nodes, samples, files."""
+"""A node's density as a weighted sum of several: scoring, single nodes, samples, files."""
 
 import dataclasses
 

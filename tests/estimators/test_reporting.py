@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedmixtures import NetworkGaussianMixture
-from fedmixtures.methods.base import Account, Trust
+from fedmixtures.methods.base import Diagnostics, Trust
 
 
 def test_the_page_of_a_model(case, make, fitted, tmp_path):
@@ -52,8 +52,8 @@ def test_a_node_in_words_with_trust_and_evidence(case, fitted):
         "trusted": np.array([[True, True], [True, False]]),
         "gain": np.array([[0.5, 0.25], [0.1, -0.75]]),
     }
-    account = Account({}, edges)
-    solution = dataclasses.replace(fitted.solution_, account=account)
+    diagnostics = Diagnostics({}, edges)
+    solution = dataclasses.replace(fitted.solution_, diagnostics=diagnostics)
     model = NetworkGaussianMixture(2).adopt(solution, fitted.network_)
     assert isinstance(model.trust_, Trust)
     assert model.trust_.groups == [("a", "b"), ("c",)]

@@ -52,14 +52,14 @@ def test_effective_counts_are_summed_responsibilities():
 
 def test_rows_count_for_a_column_where_they_have_it():
     model, rows = three_groups((20, 15, 12))
-    gappy = rows.copy()
-    gappy[3:17, 1] = np.nan  # of the first group 20 rows, 6 of them with the second column
-    np.testing.assert_allclose(Support(gappy).counts(model), [6, 15, 12], atol=1e-3)
+    incomplete = rows.copy()
+    incomplete[3:17, 1] = np.nan  # of the first group 20 rows, 6 of them with the second column
+    np.testing.assert_allclose(Support(incomplete).counts(model), [6, 15, 12], atol=1e-3)
     people = np.arange(47) // 2  # four people's rows, of two of them two: 6^2 / (4 + 1 + 1 + 4)
-    np.testing.assert_allclose(Support(gappy, people).counts(model)[0], 3.6, atol=1e-3)
-    released, merged = Gate().merged(model, Support(gappy), FEASIBLE, may_merge=True)
+    np.testing.assert_allclose(Support(incomplete, people).counts(model)[0], 3.6, atol=1e-3)
+    released, merged = Gate().merged(model, Support(incomplete), FEASIBLE, may_merge=True)
     assert merged == 1
-    assert (Support(gappy).counts(released)[released.weights > 0] >= 11).all()
+    assert (Support(incomplete).counts(released)[released.weights > 0] >= 11).all()
 
 
 def test_a_covariance_rests_on_rows_that_have_both_columns():

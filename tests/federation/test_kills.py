@@ -19,7 +19,7 @@ from federated import SITES, Sites, a_job, record, same_bits
 from fedmixtures import TrustThenPool
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.node.requests import Requests
-from fedmixtures.methods.conversation import Broadcast, Sum
+from fedmixtures.methods.protocol import Broadcast, Sum
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 

@@ -50,7 +50,7 @@ def test_missing_cells_are_fitted_as_by_the_engine(tmp_path):
     sites = Sites(tmp_path, rows)
     sites.run(job)
     alone = engine_solution(job, rows, block_size=1)
-    for name in SITES:  # the engine's stretches of rows have one length for all
+    for name in SITES:  # the engine's segments of rows have one length for all
         assert_close(sites.results(job)[name], alone.mixture(name), 1e-10)
 
 

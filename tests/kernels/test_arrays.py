@@ -26,10 +26,10 @@ def test_stretches_are_summed_as_by_numpy(on_device, lengths):
     n = sum(lengths)
     first = np.cumsum(lengths) - lengths
     values = np.random.default_rng(0).normal(size=(n, 2))
-    stretches = arrays.Stretches(first, n)
-    found = stretches.sums(jax.numpy.asarray(values))
+    segments = arrays.Segments(first, n)
+    found = segments.sums(jax.numpy.asarray(values))
     np.testing.assert_allclose(found, np.add.reduceat(values, first), rtol=1e-12)
-    np.testing.assert_array_equal(stretches.number(), np.repeat(range(len(lengths)), lengths))
+    np.testing.assert_array_equal(segments.number(), np.repeat(range(len(lengths)), lengths))
 
 
 def test_the_most_voted_label_is_the_same_on_a_device(monkeypatch):

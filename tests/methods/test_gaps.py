@@ -58,7 +58,7 @@ def test_a_column_that_nobody_else_has_told_comes_from_the_network(gaps):
 
 def test_methods_that_cannot_say_so_before_they_start_and_name_those_that_can(gaps):
     X = np.array([[0.0, 1], [np.nan, 2], [3, 4]])
-    able = [name for name, make in METHODS.items() if make().fits_gaps]
+    able = [name for name, make in METHODS.items() if make().supports_missing]
     assert {"trust", "local", "centralized", "gtv-mmd", "fedem"} <= set(able) < set(METHODS)
     model = fm.NetworkGaussianMixture(1, method="fedkmeans")
     with pytest.raises(ValueError, match="NaN at row 1, column 0.*centralized.*gtv-mmd.*trust"):

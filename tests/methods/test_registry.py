@@ -7,7 +7,7 @@ import pytest
 import fedmixtures as fm
 from fedmixtures.methods import registry
 from fedmixtures.methods.base import Method, Outcome
-from fedmixtures.methods.conversation import Conversation, Sum
+from fedmixtures.methods.protocol import Protocol, Sum
 
 
 class MeansApart(fm.AbstractDiscrepancy):
@@ -24,7 +24,7 @@ class MeansApart(fm.AbstractDiscrepancy):
         return self.scale * jnp.square(own.weights @ own.means - frozen).sum()
 
 
-class OneForAll(Conversation):
+class OneForAll(Protocol):
     """A Gaussian of all rows, from three sums."""
 
     ridge: float = 1e-6
@@ -94,5 +94,5 @@ def test_names_are_given_once_and_to_the_right_things(names):
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_every_method_says_what_it_is(name):
     method = registry.method_named(name)
-    assert method.kind in ("neighbours", "hub", "one-shot", "conversation")
+    assert method.kind in ("neighbours", "hub", "one-shot", "protocol")
     assert method.program().kind == method.kind

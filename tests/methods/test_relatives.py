@@ -111,7 +111,7 @@ def test_edges_between_groups_are_cut_and_the_rest_agrees_on_the_pooled_moments(
     model = fit(blocks, CColME(n_rounds=400))
     source, target = blocks.network.source, blocks.network.target
     same = blocks.blocks[source] == blocks.blocks[target]
-    kept = model.account_.edges["kept"] if hasattr(model, "account_") else None
+    kept = model.diagnostics_.edges["kept"] if hasattr(model, "diagnostics_") else None
     if kept is not None:
         np.testing.assert_array_equal(kept.all(1), same)
     for block in range(2):

@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 from fedmixtures.kernels import dispatch
 from fedmixtures.mixture.arithmetic import double
-from fedmixtures.mixture.density import GappyRows, log_joint_observed
+from fedmixtures.mixture.density import IncompleteRows, log_joint_observed
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import observed_statistics, plain_gradient, plain_statistics
 
@@ -25,7 +25,7 @@ def problem(request):
     observed = rng.random((N, T, d)) > 0.4
     observed[0, 0], observed[0, 1] = False, True  # rows without any cell, and whole ones
     by_row = np.repeat(observed, LENGTH, axis=1)
-    return theta, rows, by_row, rng.random(rows.shape[:2]), GappyRows(by_row * rows, observed)
+    return theta, rows, by_row, rng.random(rows.shape[:2]), IncompleteRows(by_row * rows, observed)
 
 
 def direct(theta, rows, observed):
@@ -47,7 +47,7 @@ def direct(theta, rows, observed):
 
 
 def test_density_and_sums_are_those_of_a_direct_calculation(problem, monkeypatch):
-    theta, rows, observed, weights, gappy = problem
+    theta, rows, observed, weights, incomplete = problem
     joint, filled, left = direct(theta, rows, observed)
     density = np.logaddexp.reduce(joint, axis=-1)
     share = np.exp(joint - density[..., None]) * weights[..., None]
@@ -58,35 +58,35 @@ def test_density_and_sums_are_those_of_a_direct_calculation(problem, monkeypatch
         np.einsum("nmk,nmki,nmkj->nkij", share, filled, filled)
         + np.einsum("nmk,nmkij->nkij", share, left),
     ]
-    for at_once in (7, 3):  # a few stretches at a time come to the same
+    for at_once in (7, 3):  # a few segments at a time come to the same
         monkeypatch.setattr(dispatch, "CPU_ENTRIES", at_once * N * K * rows.shape[2] ** 2)
         assert dispatch.stretches_at_once(theta) == at_once
         with double():
-            found = eqx.filter_jit(dispatch.log_joints)(theta, gappy)
-            sums = eqx.filter_jit(dispatch.statistics)(theta, gappy, weights)
+            found = eqx.filter_jit(dispatch.log_joints)(theta, incomplete)
+            sums = eqx.filter_jit(dispatch.statistics)(theta, incomplete, weights)
         np.testing.assert_allclose(found, joint, rtol=1e-10)
         for ours, theirs in zip(jax.tree.leaves(sums), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 def test_the_sums_give_the_gradient_of_the_likelihood_of_what_is_there(problem):
-    theta, _, _, weights, gappy = problem
+    theta, _, _, weights, incomplete = problem
 
     def loss(theta):
-        density = jax.nn.logsumexp(log_joint_observed(theta, gappy), axis=-1)
+        density = jax.nn.logsumexp(log_joint_observed(theta, incomplete), axis=-1)
         return -(weights * density).sum()
 
     with double():
         derived = jax.jit(jax.grad(loss))(jax.tree.map(jax.numpy.asarray, theta))
-        found = plain_gradient(theta, jax.jit(observed_statistics)(theta, gappy, weights))
+        found = plain_gradient(theta, jax.jit(observed_statistics)(theta, incomplete, weights))
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(derived), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 def test_without_gaps_it_is_the_ordinary_e_step(problem):
-    theta, rows, _, weights, gappy = problem
+    theta, rows, _, weights, incomplete = problem
     with double():
-        whole = GappyRows(rows, np.ones_like(gappy.observed))
+        whole = IncompleteRows(rows, np.ones_like(incomplete.observed))
         found = jax.jit(observed_statistics)(theta, whole, weights)
         expected = plain_statistics(theta, rows, weights)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -9,7 +9,7 @@ import pytest
 from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.graph import from_edges
-from fedmixtures.methods.base import Account, Levels, Trust
+from fedmixtures.methods.base import Diagnostics, Levels, Trust
 from fedmixtures.metrics import Scores
 from fedmixtures.report import geometry
 from fedmixtures.report.content import build_content
@@ -34,8 +34,8 @@ def test_groups_are_the_blocks_where_discrepancies_part(content):
 def test_trust_is_read_off_the_account_of_whatever_method(found):
     network, n = found.network, found.data.n_nodes
     trusted = np.repeat(np.arange(network.n_edges)[:, None] > 0, 2, axis=1)
-    account = Account({"group": 7 + np.arange(n) // 6}, {"trusted": trusted})
-    trust = Trust.of(account, network)
+    diagnostics = Diagnostics({"group": 7 + np.arange(n) // 6}, {"trusted": trusted})
+    trust = Trust.of(diagnostics, network)
     content = build_content(dataclasses.replace(found, trust=trust))
     assert content["nodes"]["group"] == (np.arange(n) // 6).tolist()
     assert content["edges"]["n_trusted"] == network.n_edges - 1
@@ -325,13 +325,13 @@ def test_missing_cells_are_shown_where_there_are_any(found, content):
     rows = found.data.rows.copy()
     rows[found.data.offsets[4] : found.data.offsets[5], 1] = np.nan
     rows[found.data.offsets[0], 1] = np.nan
-    gappy = build_content(
+    incomplete = build_content(
         dataclasses.replace(found, data=dataclasses.replace(found.data, rows=rows))
     )
-    own = gappy["missing"]
+    own = incomplete["missing"]
     assert (own["cells"], own["features"]) == (41, [1])
     assert [share[0] for share in own["of_node"]] == [1 / 40, 0, 0, 0, 1, 0, 0, 0, 0]
-    page = render(gappy)
+    page = render(incomplete)
     assert "41 of 720 cells (6%) are missing" in page
     assert "b1: 100%, &lt;b&gt;dose" in page
     assert content["missing"] is None

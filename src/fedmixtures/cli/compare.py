@@ -46,7 +46,7 @@ def compare(
     """
     begin(f"Reading {' '.join(data[:3]) or 'nothing'}")
     from fedmixtures import _checks
-    from fedmixtures.cli.prepare import prepare, understood
+    from fedmixtures.cli.prepare import prepare, print_summary
     from fedmixtures.io.runs import check_new
     from fedmixtures.methods.registry import METHODS
 
@@ -67,7 +67,7 @@ def compare(
     task = prepare(settings, rows)
     chosen, notes = _possible(chosen, task, settings, drop=methods == "all")
     _check_rounds(settings.rounds, chosen)
-    understood(task, settings, ", ".join(chosen))
+    print_summary(task, settings, ", ".join(chosen))
     results = []
     try:
         for repeat in range(repeats):
@@ -232,13 +232,13 @@ def demo(
         scores_beside,
         write_run,
     )
-    from fedmixtures.cli.prepare import understood
+    from fedmixtures.cli.prepare import print_summary
     from fedmixtures.estimators.resolve import resolve_method
 
     began = time.perf_counter()
     folder = replace_demo(out)
     task, settings = _built_in(data, seed)
-    understood(task, settings, "each of " + ", ".join(SHOWN))
+    print_summary(task, settings, "each of " + ", ".join(SHOWN))
     fits = {}
     for name in SHOWN:
         one = dataclasses.replace(settings, method=name)
@@ -258,7 +258,7 @@ def demo(
 
 def _built_in(data: str, seed: int) -> tuple[Any, FitSettings]:
     """Task and settings of a built-in data set."""
-    from fedmixtures.cli.prepare import posed
+    from fedmixtures.cli.prepare import make_task
     from fedmixtures.data.node_data import NodeData
     from fedmixtures.data.scenarios import digits_scenario, shifted_blocks
     from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
@@ -278,7 +278,7 @@ def _built_in(data: str, seed: int) -> tuple[Any, FitSettings]:
     table = Table(X, nodes, tuple(axes), (data,), 0 * number, number)
     settings = FitSettings(data=(f"built-in {data}",), k=str(k), seed=seed)
     held_out, rows = number >= len(scenario.X), NodeData.from_rows(X, nodes)
-    return posed(table, rows, held_out, False, network, SHOWN[-1], k), settings
+    return make_task(table, rows, held_out, False, network, SHOWN[-1], k), settings
 
 
 def new_table(*heads: str) -> Any:

@@ -14,9 +14,9 @@ import numpy as np
 from fedmixtures.cli.fit import FitSettings, with_rounds
 from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
 from fedmixtures.cli.main import say
-from fedmixtures.cli.prepare import Task, prepare, standardizes, understood
+from fedmixtures.cli.prepare import Task, prepare, print_summary, standardizes
 from fedmixtures.engine.options import in_rounds
-from fedmixtures.engine.run.watch import Teller
+from fedmixtures.engine.run.watch import ProgressPrinter
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
@@ -82,7 +82,7 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
     settings = with_rounds(settings, task.method)
     job = job_of(task, settings)
     folder = RunFolder.create(out)
-    understood(task, settings)
+    print_summary(task, settings)
     train = task.problem.data
     own = {str(name): train.of(i)[0] for i, name in enumerate(train.labels)}
     say("Making certificates and keys; starting a hub and the sites.")
@@ -138,8 +138,8 @@ def collected(task: Task, job: Job, models: dict[str, Mixture], machine: OneMach
     mixtures = {name: models[name] for name in task.labels}
     sent = traffic(machine, job)
     solution = Solution.collected(mixtures, sent.n_rounds, sent)
-    teller = Teller(sent.n_rounds, enabled=False)
-    return as_fitted(task, solution, Watch(task, None, teller))
+    printer = ProgressPrinter(sent.n_rounds, enabled=False)
+    return as_fitted(task, solution, Watch(task, None, printer))
 
 
 def traffic(machine: OneMachine, job: Job) -> Traffic:

@@ -308,8 +308,8 @@ def _begin(settings: Any, out: Path) -> None:
         choose_automatic,
         hint_scale,
         prepare,
+        print_summary,
         standardizes,
-        understood,
     )
     from fedmixtures.estimators.columns import notes_on_columns
     from fedmixtures.estimators.resolve import resolve_devices
@@ -325,7 +325,7 @@ def _begin(settings: Any, out: Path) -> None:
     settings = with_devices(settings, task.method, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)
-    understood(task, settings)
+    print_summary(task, settings)
     hint_scale(task, settings)
     if table.doubtful:
         say(
@@ -342,7 +342,7 @@ def _begin(settings: Any, out: Path) -> None:
 
 def _go_on(folder: Any, settings: Any) -> None:
     """The same task again, from the last checkpoint if there is one."""
-    from fedmixtures.cli.prepare import prepare, understood
+    from fedmixtures.cli.prepare import prepare, print_summary
     from fedmixtures.io.runs import CHECKPOINT, MODEL
 
     if folder.file(MODEL).is_file() and not folder.file(CHECKPOINT).is_file():
@@ -352,7 +352,7 @@ def _go_on(folder: Any, settings: Any) -> None:
         )
     table = settings.read_table()
     task = prepare(settings, table)
-    understood(task, settings)
+    print_summary(task, settings)
     _work(folder, task, settings, resume=True)
 
 

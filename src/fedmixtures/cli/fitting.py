@@ -17,7 +17,7 @@ from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, in_rounds, used
-from fedmixtures.engine.run.watch import Progress, Teller
+from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import FitWarning, Solution, Status
 from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import load, save
@@ -60,7 +60,7 @@ class Watch:
 
     task: Task
     folder: RunFolder | None
-    teller: Teller
+    printer: ProgressPrinter
     records: list[dict[str, Any]] = field(default_factory=list)
     snapshots: dict[int, Mixture] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Watch:
         reached = progress.round
         self.snapshots[reached] = progress.theta
         self._look({reached: progress.theta})
-        self.teller(replace(progress, records=self.records[-1:]))
+        self.printer(replace(progress, records=self.records[-1:]))
         if self.folder is not None:
             self.folder.write_history(self.history())
             self.folder.write_snapshots(self.snapshots)
@@ -136,10 +136,10 @@ def fit_watched(
     checkpoint = None if folder is None else folder.file(CHECKPOINT)
     begun = read_checkpoint(checkpoint) if resume and checkpoint and checkpoint.is_file() else None
     done = 0 if begun is None else begun.round
-    teller = Teller(settings.rounds or 0, enabled=True)
+    printer = ProgressPrinter(settings.rounds or 0, enabled=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        watch = Watch(task, folder, teller)
+        watch = Watch(task, folder, printer)
         if begun is not None:
             watch.restore(done)
         how = used(
@@ -154,10 +154,10 @@ def fit_watched(
         solution = task.problem.solve(
             seed=settings.seed,
             watch=watch if in_rounds(task.method) else None,
-            announce=partial(teller.say, lasting=False),
+            announce=partial(printer.say, lasting=False),
             **how,
         )
-    teller.ended(solution)
+    printer.ended(solution)
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
     return as_fitted(task, solution, watch, tuple(notes))
 

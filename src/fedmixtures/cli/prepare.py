@@ -146,10 +146,10 @@ def prepare(settings: FitSettings, table: Table) -> Task:
     held = hold_out(table.nodes, settings, fewest)
     graph = read_graph(settings.graph, data.labels, settings.allow_isolated)
     standardize = standardizes(settings, method, data)
-    return posed(table, data, held, standardize, graph, method, components or 1)
+    return make_task(table, data, held, standardize, graph, method, components or 1)
 
 
-def posed(
+def make_task(
     table: Table,
     data: NodeData,
     held: np.ndarray,
@@ -322,8 +322,8 @@ def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
     return task.fitted_by(choose_method(settings)), settings
 
 
-def understood(task: Task, settings: FitSettings, methods: str | None = None) -> None:
-    """Say what was understood, before anything long begins."""
+def print_summary(task: Task, settings: FitSettings, methods: str | None = None) -> None:
+    """Say what was print_summary, before anything long begins."""
     table, network = task.table, task.network
     labels, counts = np.unique(table.nodes, return_counts=True)
     counts = counts.tolist()

@@ -1,7 +1,7 @@
 """Rows grouped by the node that holds them, and where cells are missing (NaN), by what they lack.
 
-Rows of a node that lack the same cells stand together, in *stretches* of one length, so that a
-covariance is factorised once per stretch and not once per row. A stretch that is not full has rows
+Rows of a node that lack the same cells stand together, in *segments* of one length, so that a
+covariance is factorised once per segment and not once per row. A segment that is not full has rows
 of weight zero at its end.
 """
 
@@ -19,11 +19,11 @@ from numpy.typing import ArrayLike
 from fedmixtures import _checks
 from fedmixtures._ties import first_least
 from fedmixtures._types import Array, Label
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.moments import column_moments
 
 LENGTHS = (1, 2, 4, 8, 16, 32)
-"""Of stretches; powers of two, so that padded numbers of rows are multiples of them."""
+"""Of segments; powers of two, so that padded numbers of rows are multiples of them."""
 MOST_DONORS = 1000  # rows of a node that others are filled from
 
 
@@ -39,7 +39,7 @@ class NodeData:
     row_weights: Any
     offsets: np.ndarray  # node i holds rows ``offsets[i]`` to ``offsets[i + 1]``
     source_index: np.ndarray  # where each row stood in the table it came from
-    stretch: int = 0  # rows that stand together and lack the same cells, once put `by_pattern`
+    segment: int = 0  # rows that stand together and lack the same cells, once put `by_pattern`
 
     @classmethod
     def from_rows(cls, X: np.ndarray, nodes: Any = None, sample_weight: Any = None) -> NodeData:
@@ -238,11 +238,11 @@ def rows_by_node(nodes: ArrayLike) -> dict[Hashable, np.ndarray]:
 
 
 def by_pattern(data: NodeData) -> NodeData:
-    """The same rows by pattern of gaps, with `stretch`; as they are where nothing is missing.
+    """The same rows by pattern of gaps, with `segment`; as they are where nothing is missing.
 
-    What fills a stretch up has weight zero and the source -1.
+    What fills a segment up has weight zero and the source -1.
     """
-    if data.stretch or not data.has_gaps:
+    if data.segment or not data.has_gaps:
         return data
     missing = np.isnan(data.rows)
     bits = np.packbits(missing, axis=1)
@@ -268,7 +268,7 @@ def by_pattern(data: NodeData) -> NodeData:
 def _stretch_length(sizes: np.ndarray, n_features: int) -> int:
     """The length that costs least for patterns of so many rows.
 
-    A stretch costs its rows and a factorisation per component, taken as worth 4 + 0.4 d^2 rows (as
+    A segment costs its rows and a factorisation per component, taken as worth 4 + 0.4 d^2 rows (as
     for the tiles of Trust-then-Pool: an estimate).
     """
     price = 4 + 0.4 * n_features**2
@@ -276,15 +276,15 @@ def _stretch_length(sizes: np.ndarray, n_features: int) -> int:
     return LENGTHS[int(np.argmin(cost))]
 
 
-def with_gaps(rows: np.ndarray, data: NodeData) -> Array | GappyRows:
-    """Padded rows (nodes, m, d) of `data`, as `GappyRows` where it has been put `by_pattern`."""
-    if not data.stretch:
+def with_gaps(rows: np.ndarray, data: NodeData) -> Array | IncompleteRows:
+    """Padded rows (nodes, m, d), `IncompleteRows` if `data` has been put `by_pattern`."""
+    if not data.segment:
         return rows
-    observed = ~np.isnan(rows[:, :: data.stretch])
-    return GappyRows(np.nan_to_num(rows), observed)
+    observed = ~np.isnan(rows[:, :: data.segment])
+    return IncompleteRows(np.nan_to_num(rows), observed)
 
 
-def padded(data: NodeData, m: int) -> tuple[Array | GappyRows, np.ndarray]:
+def padded(data: NodeData, m: int) -> tuple[Array | IncompleteRows, np.ndarray]:
     """Rows (nodes, m, d) and their counts (nodes, m) of nodes put `by_pattern`; padding is zero."""
     rows, counts = np.zeros((data.n_nodes, m, data.n_features)), np.zeros((data.n_nodes, m))
     for i in range(data.n_nodes):

@@ -13,11 +13,11 @@ from fedmixtures.data.node_data import NodeData, by_pattern
 from fedmixtures.engine.layout.blocks import Layout, build_layout, without_edges
 from fedmixtures.engine.run.runner import gather, over_blocks, scatter
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import Stretches
+from fedmixtures.kernels.arrays import Segments
 from fedmixtures.kernels.compiling import compilation_cache, jit_in_order
 from fedmixtures.kernels.dispatch import log_joints
 from fedmixtures.mixture.arithmetic import double
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.mixture import Mixture
 
 ROWS_AT_ONCE = 1 << 20
@@ -67,7 +67,7 @@ class Evaluator:
         data = self.data
         with double(), compilation_cache():
             if dispatch.keeps_on_device() and not data.has_gaps:
-                held = data.rows, data.row_weights, Stretches(data.offsets[:-1], len(data.rows))
+                held = data.rows, data.row_weights, Segments(data.offsets[:-1], len(data.rows))
                 return np.asarray(_losses_by_row(theta, *held))
             layout = self._layout
             thetas = scatter(theta, layout, "float64")
@@ -82,7 +82,7 @@ def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
 
 
 @jit_in_order
-def _losses(theta: Mixture, held: tuple[Array | GappyRows, Array]) -> jax.Array:
+def _losses(theta: Mixture, held: tuple[Array | IncompleteRows, Array]) -> jax.Array:
     def loss(theta, rows, weights):
         density = jax.nn.logsumexp(log_joints(theta, rows), axis=-1)
         return -jnp.where(weights > 0, weights * density, 0.0).sum(-1)
@@ -91,7 +91,7 @@ def _losses(theta: Mixture, held: tuple[Array | GappyRows, Array]) -> jax.Array:
 
 
 @jax.jit
-def _losses_by_row(theta: Mixture, rows: Array, weights: Array, of_node: Stretches) -> jax.Array:
+def _losses_by_row(theta: Mixture, rows: Array, weights: Array, of_node: Segments) -> jax.Array:
     """The same of any number of rows without a table of blocks: no row is copied on the host."""
 
     def one(given):
@@ -105,5 +105,5 @@ def _losses_by_row(theta: Mixture, rows: Array, weights: Array, of_node: Stretch
 
 
 @jit_in_order
-def _evaluate(theta: Mixture, rows: Array | GappyRows) -> jax.Array:
+def _evaluate(theta: Mixture, rows: Array | IncompleteRows) -> jax.Array:
     return over_blocks(log_joints, theta, rows)

@@ -33,7 +33,7 @@ def in_rounds(method: Method) -> bool:
 def plays_a_part(name: str, method: Method) -> bool:
     """Whether the option of this name changes anything in a run of this method."""
     if name == "dtype":
-        return method.fits_float32
+        return method.supports_float32
     return name not in IDLE or method.kind in IDLE[name][0]
 
 

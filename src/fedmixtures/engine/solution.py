@@ -119,7 +119,7 @@ class Traffic:
     """How many bytes left each node, and to whom they went, as counted by the engine."""
 
     message_bytes: int
-    """Size of one message to one recipient in a round; of a conversation, whose messages differ,
+    """Size of one message to one recipient in a round; of a protocol, whose messages differ,
     what the busiest node sends in a round on average."""
     sent: dict[Label, int]
     """Bytes each node sent in the whole run."""
@@ -132,7 +132,7 @@ class Traffic:
     received: dict[Label, int] = field(default_factory=dict)
     """Bytes the hub sent to each node in the whole run; empty where there is no hub."""
     kinds: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of a conversation: requests and bytes sent by all nodes, by kind of request."""
+    """Of a protocol: requests and bytes sent by all nodes, by kind of request."""
     simulated: bool = True
     """Whether bytes were only counted, all nodes being in one process."""
 
@@ -177,14 +177,14 @@ class Solution:
     """What to know if the status is not `completed`."""
     certificate: Certificate | None
     traffic: Traffic
-    account: Any = None
+    diagnostics: Any = None
     """What the method tells of the run beside the mixtures, by node and by edge; or nothing."""
     shards: Shards | None = None
     """How the network was spread over several devices."""
     converged: bool = False
     """Whether no node's parameters changed by more than `tol` in the last round."""
     levels: Levels | None = None
-    """Where the density of a node is a weighed sum of several; `theta` is then what clusters."""
+    """Where the density of a node is a weighted sum of several; `theta` is then what clusters."""
     rows: np.ndarray | None = None
     """(nodes,) sum of the sample weights of each node, where that is known."""
 

@@ -15,7 +15,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import without_edges
 from fedmixtures.engine.options import ROUNDS, refuse_idle
 from fedmixtures.engine.run.loop import Options, Run
-from fedmixtures.engine.run.once import fit_by_conversation, fit_once
+from fedmixtures.engine.run.protocols import fit_by_protocol, fit_once
 from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
@@ -23,8 +23,8 @@ from fedmixtures.graph.network import Network
 from fedmixtures.init import KMeansStart, Start
 from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Method, OneShot
-from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.programs import HubProgram
+from fedmixtures.methods.protocol import Protocol
 from fedmixtures.methods.registry import check_gaps, method_named
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import of_type
@@ -80,7 +80,7 @@ def solve(
     watch
         Called with a `Progress`: in rounds before the first, then every `report_every` rounds and
         at the end, with the records of the rounds since the last call and, if asked for, the
-        mixtures and what it takes to go on from there. A conversation shows every exchange as it
+        mixtures and what it takes to go on from there. A protocol shows every exchange as it
         was made, ``{"round": 3, "step": "sum"}``, then its end; a method that is done at once its
         end alone.
     announce
@@ -124,17 +124,17 @@ def solve(
     method = method.bounded(data, components)
     with compilation_cache():
         init = KMeansStart() if init is None else init
-        if announce is not None and not isinstance(method, Conversation):
+        if announce is not None and not isinstance(method, Protocol):
             announce("making starts" if method.needs_start else "fitting all nodes at once")
         components, theta = start_of(init, data, components, seed, method)
         theta = None if theta is None else of_type(theta, method.covariance_type)
         program = method.program()
         if isinstance(program, OneShot):
             solution = fit_once(program, data, components, theta, seed, watch)
-        elif isinstance(program, Conversation):
+        elif isinstance(program, Protocol):
             given = network, components, theta
             listeners = announce, watch
-            solution = fit_by_conversation(program, data, *given, seed, dtype, *listeners)
+            solution = fit_by_protocol(program, data, *given, seed, dtype, *listeners)
         else:
             options = Options(
                 n_rounds=ROUNDS if n_rounds is None else n_rounds,

@@ -16,7 +16,7 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import ROUNDS, refuse_idle, used
-from fedmixtures.engine.run.watch import Progress, Teller
+from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.atlas import Atlas, checked_names
@@ -114,12 +114,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     network_ : Network
         The graph as it was used.
     levels_ : Levels or None
-        Where a node's density is a weighed sum of several (own, group, everyone): their mixtures,
+        Where a node's density is a weighted sum of several (own, group, everyone): their mixtures,
         each node's weights and the evidence for them.
-    account_ : Account or None
+    diagnostics_ : Diagnostics or None
         What the method has to tell beside the mixtures: named arrays by node and by edge.
     trust_ : Trust or None
-        Who trusts whom and which groups there are, where the account tells of that.
+        Who trusts whom and which groups there are, where the diagnostics tell of that.
     solution_ : Solution
         All of this as `fedmixtures.solve` returns it.
     shards_ : Shards or None
@@ -169,7 +169,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.resolved_method().fits_gaps
+        tags.input_tags.allow_nan = self.resolved_method().supports_missing
         return tags
 
     def fit(
@@ -204,8 +204,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         if like is not None:
             check_is_fitted(like)
         settings = self._settings(resume)
-        teller = Teller(settings.get("n_rounds", 0), bool(self.verbose))
-        teller.say("reading rows", lasting=False)
+        printer = ProgressPrinter(settings.get("n_rounds", 0), bool(self.verbose))
+        printer.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
         self.node_column_ = nodes if isinstance(nodes, str) else None
         data = NodeData.from_rows(X, labels, sample_weight)
@@ -214,17 +214,17 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         init = resolve.resolve_start(self.init)
         missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
-        teller.say(
+        printer.say(
             f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
             f"edges, by {type(problem.method).__name__}"
         )
         solution = problem.solve(
             init,
-            watch=partial(self._watch, teller),
-            announce=partial(teller.say, lasting=False),
+            watch=partial(self._watch, printer),
+            announce=partial(printer.say, lasting=False),
             **settings,
         )
-        teller.ended(solution)
+        printer.ended(solution)
         kept = None if like is None else profiles(like.solution_.theta, like.solution_.share)
         solution = aligned(solution, problem.network, kept)
         names = getattr(like, "cluster_names_", None)
@@ -262,9 +262,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             devices=devices,
         )
 
-    def _watch(self, teller: Teller, progress: Progress) -> None:
+    def _watch(self, printer: ProgressPrinter, progress: Progress) -> None:
         """Pass on what was asked for."""
-        teller(progress)
+        printer(progress)
         if self.on_round is not None:
             for record in progress.records:
                 self.on_round(record)
@@ -307,8 +307,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.lower_bound_ = self.lower_bounds_[-1]
         self.certificate_, self.traffic_ = solution.certificate, solution.traffic
         self.shards_, self.levels_ = solution.shards, solution.levels
-        self.account_ = solution.account
-        self.trust_ = Trust.of(solution.account, network)
+        self.diagnostics_ = solution.diagnostics
+        self.trust_ = Trust.of(solution.diagnostics, network)
         return self
 
     def adapt(self, X: Any, node: Label, sample_weight: Any = None):

@@ -55,7 +55,10 @@ class NodeScores:
             if not named:
                 raise
             raise ValueError(named) from error
-        names, gaps = getattr(self, "feature_names_in_", None), self.resolved_method().fits_gaps
+        names, gaps = (
+            getattr(self, "feature_names_in_", None),
+            self.resolved_method().supports_missing,
+        )
         check_finite(X, labels, names, gaps)
         return X, labels
 

@@ -15,7 +15,7 @@ from fedmixtures.engine.solution import Certificate, FitWarning, History, Soluti
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import MODEL, PARTS
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
-from fedmixtures.methods.base import Account, Levels, Method
+from fedmixtures.methods.base import Diagnostics, Levels, Method
 from fedmixtures.methods.registry import METHODS, registered_classes
 from fedmixtures.mixture.mixture import Mixture
 
@@ -61,11 +61,11 @@ def save(
     if solution.levels is not None:
         arrays |= _named("levels.", solution.levels.theta) | _fields("levels.", solution.levels)
         header["levels"] = list(solution.levels.names)
-    if solution.account is not None:
+    if solution.diagnostics is not None:
         for kind in ("nodes", "edges"):
-            for name, values in getattr(solution.account, kind).items():
-                arrays[f"account.{kind}.{name}"] = np.asarray(values)
-        header["account"] = True
+            for name, values in getattr(solution.diagnostics, kind).items():
+                arrays[f"diagnostics.{kind}.{name}"] = np.asarray(values)
+        header["diagnostics"] = True
     params = {name: value for name, value in params.items() if name not in NOT_STORED}
     header |= {
         "kind": "model",
@@ -140,12 +140,14 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     names = None if names is None else tuple(str(name) for name in names)
     if names is not None and len(names) != theta.n_features:
         raise ValueError(f"{len(names)} feature names for {theta.n_features} features")
-    levels = account = None
+    levels = diagnostics = None
     if "levels" in header:
         of = _below("levels.of.", arrays)
         levels = Levels(tuple(header["levels"]), _mixture("levels.", arrays), **of)
-    if "account" in header:
-        account = Account(_below("account.nodes.", arrays), _below("account.edges.", arrays))
+    if "diagnostics" in header:
+        diagnostics = Diagnostics(
+            _below("diagnostics.nodes.", arrays), _below("diagnostics.edges.", arrays)
+        )
     records = {"Certificate": Certificate, "Traffic": Traffic}
     solution = Solution(
         labels,
@@ -156,7 +158,7 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         header["message"],
         decode(header["certificate"], records),
         decode(header["traffic"], records),
-        account,
+        diagnostics,
         converged=header["converged"],
         levels=levels,
         rows=arrays.get("rows"),
@@ -179,9 +181,9 @@ def _of_first_format(
     trust = decode(header.get("trust"), {"Trust": dict})
     if trust is not None:  # who pooled with whom; its tests are those of an earlier method
         trusted = np.asarray(trust["trusted"], dtype=bool)
-        arrays["account.edges.trusted"] = np.repeat(trusted[:, None], 2, axis=1)
-        arrays["account.nodes.group"] = np.asarray(trust["group"])
-        header["account"] = True
+        arrays["diagnostics.edges.trusted"] = np.repeat(trusted[:, None], 2, axis=1)
+        arrays["diagnostics.nodes.group"] = np.asarray(trust["group"])
+        header["diagnostics"] = True
     return arrays, header
 
 

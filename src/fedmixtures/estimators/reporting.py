@@ -59,7 +59,7 @@ def findings_of(
         "converged": solution.converged,
         "traffic": solution.traffic,
         "levels": solution.levels,
-        "trust": Trust.of(solution.account, network),
+        "trust": Trust.of(solution.diagnostics, network),
         "version": fedmixtures.__version__,
     }
     return Findings(**(found | more))
@@ -205,8 +205,10 @@ def explained(model: NetworkGaussianMixture, node: Label) -> str:
 
 
 def _evidence(trust: Any, edge: int, place: int, name: Label) -> str:
-    """What the account tells of an edge, as this end sees it."""
+    """What the diagnostics tell of an edge, as this end sees it."""
     end = 0 if trust.source[edge] == place else 1
-    arrays = {n: v for n, v in trust.account.edges.items() if v.ndim == 2 and v.dtype.kind == "f"}
+    arrays = {
+        n: v for n, v in trust.diagnostics.edges.items() if v.ndim == 2 and v.dtype.kind == "f"
+    }
     told = ", ".join(f"{n} {values[edge, end]:.3g}" for n, values in arrays.items())
     return f"  {name!r}: {told}" if told else ""

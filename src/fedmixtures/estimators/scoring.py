@@ -2,7 +2,7 @@ r"""What a fitted network says about rows: densities and assignments.
 
 A node has *clusters*, those of its mixture in `Solution.theta`, and a *density*. The density is
 that of the same mixture, unless the method has found several levels (`Solution.levels`: own, group,
-everyone, ...): then it is their weighed sum $p_i(x) = \sum_l w_{il} p_{il}(x)$. All that scores
+everyone, ...): then it is their weighted sum $p_i(x) = \sum_l w_{il} p_{il}(x)$. All that scores
 asks `log_densities`, all that assigns asks `log_joints`. A method whose outcome has levels needs
 nothing else: scoring, saving and loading, `node(label, level=...)` and export work from there.
 """

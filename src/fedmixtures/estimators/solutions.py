@@ -19,15 +19,15 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
-from fedmixtures.engine.layout.blocks import conversation_block, without_edges
+from fedmixtures.engine.layout.blocks import protocol_block, without_edges
 from fedmixtures.engine.options import used
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import own_data_only
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import compilation_cache
-from fedmixtures.methods.base import Account, Levels, Method, Outcome
-from fedmixtures.methods.conversation import Conversation
+from fedmixtures.methods.base import Diagnostics, Levels, Method, Outcome
+from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture, distinct
 
@@ -109,12 +109,12 @@ def joined(
         warnings.warn(outcome.message, FitWarning, stacklevel=4)
     k = max(solution.theta.n_components, outcome.theta.n_components)
     stacked = lambda one, other: _joined(one.padded(k), other.to_numpy().padded(k), 0)
-    levels, account, history = solution.levels, solution.account, solution.history
+    levels, diagnostics, history = solution.levels, solution.diagnostics, solution.history
     if levels is not None and outcome.levels is not None:
         levels = _levels(levels, outcome.levels)
-    if account is not None:
-        told = {n: _added(values, outcome.nodes.get(n)) for n, values in account.nodes.items()}
-        account = Account(told, account.edges)
+    if diagnostics is not None:
+        told = {n: _added(values, outcome.nodes.get(n)) for n, values in diagnostics.nodes.items()}
+        diagnostics = Diagnostics(told, diagnostics.edges)
     told = {name: getattr(history, name) for name in ("node_fit", "node_pull")}
     told = {name: of if of is None else _added(of.T, None).T for name, of in told.items()}
     rows = None if solution.rows is None else np.append(solution.rows, data.total_weights())
@@ -124,7 +124,7 @@ def joined(
         labels=(*solution.labels, label),
         theta=stacked(solution.theta, outcome.theta),
         levels=levels,
-        account=account,
+        diagnostics=diagnostics,
         history=dataclasses.replace(history, **told),
         traffic=traffic,
         rows=rows,
@@ -135,13 +135,13 @@ def joined(
 def _outcome(solution: Solution, method: Method, data: NodeData, seed: int, dtype: str) -> Outcome:
     """The newcomer's mixture: as its method has it, or that of its own rows alone."""
     k, levels = solution.theta.n_components, solution.levels
-    talks = isinstance(method, Conversation)
+    talks = isinstance(method, Protocol)
     if talks and levels is not None and EVERYONE in levels.names:
         rows = solution.share * (len(data.rows) if solution.rows is None else solution.rows.sum())
-        account = solution.account or Account({})
+        diagnostics = solution.diagnostics or Diagnostics({})
         with precision(dtype), compilation_cache():
-            block = conversation_block(data, without_edges(data.labels), [k], seed, dtype)
-            found = method.join(block, levels, rows, account)
+            block = protocol_block(data, without_edges(data.labels), [k], seed, dtype)
+            found = method.join(block, levels, rows, diagnostics)
         if found is not None:
             return found
     alone = own_data_only(method, data.rows)

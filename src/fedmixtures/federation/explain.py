@@ -26,7 +26,7 @@ KINDS = {
     "ModelMessage": "models",
     "PrivateModelMessage": "models with noise",
     "Silence": "messages that it has no model to tell",
-    "Whole": "messages of whole numbers about the network",
+    "IntegerMessage": "messages of whole numbers about the network",
     "MaskedShare": "masked parts of sums",
 }
 

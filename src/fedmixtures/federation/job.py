@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedmixtures.federation.wire.sealing import SiteKey
 
 FORMAT = 1
-CONVERSATIONS = ("TrustThenPool",)
+PROTOCOLS = ("TrustThenPool",)
 """Methods whose messages are not rounds between neighbours alone."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
@@ -53,7 +53,7 @@ class Job:
     start: dict[str, Any]
     """The encoded start object."""
     n_rounds: int = 40
-    """Of a method of rounds; a conversation ends by itself."""
+    """Of a method of rounds; a protocol ends by itself."""
     seed: int = 0
     max_stale: int = 3
     """Rounds a silent neighbour's last model is used again."""
@@ -105,7 +105,7 @@ class Job:
     @property
     def needs_all(self) -> bool:
         """Whether no site can be left out on the way: sums without it would show its share."""
-        return self.method.get("class") in CONVERSATIONS
+        return self.method.get("class") in PROTOCOLS
 
     @cached_property
     def reach(self) -> int:

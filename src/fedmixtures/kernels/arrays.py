@@ -52,7 +52,7 @@ def numpy_rules(dtype: str) -> Iterator[None]:
             yield
 
 
-def fused(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def jit_on_gpu(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`function`, written with `xp`, as one program where arrays stay on the device."""
     program = jax.jit(function, **options)
 
@@ -70,24 +70,24 @@ def at(tree: Tree, index: Any) -> Tree:
     return _at(tree, index)
 
 
-@fused
+@jit_on_gpu
 def _at(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda part: xp.asarray(part)[index], tree)
 
 
-@partial(fused, static_argnums=(1, 2))
+@partial(jit_on_gpu, static_argnums=(1, 2))
 def _slice(tree: Any, first: int, end: int | None) -> Any:
     return jax.tree.map(lambda part: xp.asarray(part)[first:end], tree)
 
 
-@fused
+@jit_on_gpu
 def chosen(condition: Array, one: Any, other: Any) -> Any:
     """Line by line `one` where the condition holds, else `other`."""
     wide = lambda part: condition.reshape(-1, *(1,) * (part.ndim - 1))
     return jax.tree.map(lambda a, b: xp.where(wide(a), a, b), one, other)
 
 
-@fused
+@jit_on_gpu
 def pick(best: Array, trees: list[Any]) -> Any:
     """Line by line that of the tree with the number `best`."""
     found = trees[0]
@@ -96,31 +96,31 @@ def pick(best: Array, trees: list[Any]) -> Any:
     return found
 
 
-@fused
+@jit_on_gpu
 def stacked(trees: list[Any]) -> Any:
     """Arrays one above the other."""
     return jax.tree.map(lambda *parts: xp.stack(parts), *trees)
 
 
-@partial(fused, static_argnums=1)
+@partial(jit_on_gpu, static_argnums=1)
 def repeated(tree: Tree, times: int) -> Tree:
     """(lines, times, ...): every line several times."""
     return jax.tree.map(lambda part: xp.repeat(part[:, None], times, axis=1), tree)
 
 
-class Stretches(eqx.Module):
+class Segments(eqx.Module):
     """Consecutive lines that belong together: the rows of a node, the members of a group."""
 
     first: Array
     end: Array | None
-    """(lines,) where the stretch of each line ends; None if all have the same length."""
+    """(lines,) where the segment of each line ends; None if all have the same length."""
     n: int = eqx.field(static=True)
     """Lines."""
     length: int = eqx.field(static=True)
     """Of all, if it is the same."""
 
     def __init__(self, first: np.ndarray, n: int):
-        """Stretches begin at `first` (ascending, none empty) and reach to line `n`."""
+        """Segments begin at `first` (ascending, none empty) and reach to line `n`."""
         length = np.diff(first, append=n)
         equal = len(length) > 0 and (length == length[0]).all()
         self.length = int(length[0]) if equal else 0
@@ -129,13 +129,13 @@ class Stretches(eqx.Module):
             self.end = jnp.asarray(np.repeat(first + length, length))
 
     def number(self) -> Any:
-        """Of the stretch that each line belongs to."""
+        """Of the segment that each line belongs to."""
         if not dispatch.keeps_on_device():
             return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=self.n))
         return _numbered(self.first, self.n)
 
     def sums(self, values: Array, dtype: Any = None) -> Any:
-        """The sum of every stretch."""
+        """The sum of every segment."""
         if not isinstance(values, jax.Array):
             return np.add.reduceat(values, self.first, axis=0, dtype=dtype)
         return _stretches_summed(self, values, dtype)
@@ -147,20 +147,20 @@ def _numbered(first: jax.Array, n: int) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=2)
-def _stretches_summed(stretches: Stretches, values: jax.Array, dtype: Any) -> jax.Array:
+def _stretches_summed(segments: Segments, values: jax.Array, dtype: Any) -> jax.Array:
     values = values if dtype is None else values.astype(dtype)
-    if stretches.end is None:
-        return values.reshape(-1, stretches.length, *values.shape[1:]).sum(1)
-    return stretch_sums(values, stretches.end)[stretches.first]
+    if segments.end is None:
+        return values.reshape(-1, segments.length, *values.shape[1:]).sum(1)
+    return stretch_sums(values, segments.end)[segments.first]
 
 
 def stretch_sums(
     values: Array, end: Array, doublings: int | None = None, join: Any = jnp.add, nothing: Any = 0
 ) -> jax.Array:
-    """For every line the sum from there to the end of its stretch, or what else `join` makes.
+    """For every line the sum from there to the end of its segment, or what else `join` makes.
 
-    `end` (lines,) is where the stretch of each line ends. Each pass adds the sum of as many lines
-    again: an order that nothing else changes. There are as many passes as the longest stretch
+    `end` (lines,) is where the segment of each line ends. Each pass adds the sum of as many lines
+    again: an order that nothing else changes. There are as many passes as the longest segment
     needs, or `doublings` that are written out: quicker where they are few, and a program of its own
     for every number of them.
     """

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import EMPTY, ShapePrior, m_step
 
@@ -25,7 +25,7 @@ class BlockFit(eqx.Module):
 
 def expectation_maximisation(
     theta: Mixture,
-    rows: Rows | GappyRows,
+    rows: Rows | IncompleteRows,
     counts: RowWeights,
     n_steps: int = 100,
     tolerance: float | Array = 1e-3,

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from fedmixtures._types import Array, PerNode, PerSlot, Rows, RowWeights, SlotKeys
 from fedmixtures.kernels.cpu import clustering, drawing, likelihood, matching, pair_sums
 from fedmixtures.kernels.trial import passes
-from fedmixtures.mixture.density import GappyRows, log_joint, log_joint_observed
+from fedmixtures.mixture.density import IncompleteRows, log_joint, log_joint_observed
 from fedmixtures.mixture.linear import UNROLLED, inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import (
@@ -105,12 +105,12 @@ def sum_together(terms: Sequence[Array], axis: int | tuple[int, ...]) -> list[ja
 # The likelihood of a node's rows -----------------------------------------------------------------
 
 
-def statistics(theta: Mixture, rows: Rows | GappyRows, row_weights: RowWeights) -> Statistics:
+def statistics(theta: Mixture, rows: Rows | IncompleteRows, row_weights: RowWeights) -> Statistics:
     """`moments.plain_statistics`: the E-step of every node of a block on its own weighted rows.
 
     Of rows with gaps, `moments.observed_statistics`.
     """
-    if isinstance(rows, GappyRows):
+    if isinstance(rows, IncompleteRows):
         return _observed_statistics(theta, rows, row_weights)
     k, d = theta.n_components, theta.n_features
     n_sums = likelihood.n_sums(d)
@@ -128,33 +128,39 @@ def statistics(theta: Mixture, rows: Rows | GappyRows, row_weights: RowWeights) 
     return _summed(lambda *chunk: one_pass(theta, *chunk), (rows, row_weights), ROW_CHUNK)
 
 
-def _observed_statistics(theta: Mixture, rows: GappyRows, row_weights: RowWeights) -> Statistics:
-    """In chunks of stretches, for each of which and each component there is a matrix."""
+def _observed_statistics(
+    theta: Mixture, rows: IncompleteRows, row_weights: RowWeights
+) -> Statistics:
+    """In chunks of segments, for each of which and each component there is a matrix."""
     x, observed = rows.by_stretch, rows.observed
 
     def one_pass(x, observed, weights):
         flat = x.reshape(len(x), -1, x.shape[-1])
-        return observed_statistics(theta, GappyRows(flat, observed), weights.reshape(len(x), -1))
+        return observed_statistics(
+            theta, IncompleteRows(flat, observed), weights.reshape(len(x), -1)
+        )
 
     weights = row_weights.reshape(x.shape[:3])
     return _summed(one_pass, (x, observed, weights), stretches_at_once(theta))
 
 
 def stretches_at_once(theta: Mixture) -> int:
-    """Stretches of every node whose matrices are held together."""
+    """Segments of every node whose matrices are held together."""
     nodes, k, d = theta.means.shape
     return max(1, (GPU_ENTRIES if on_gpu() else CPU_ENTRIES) // (nodes * k * d * d))
 
 
-def log_joints(theta: Mixture, rows: Rows | GappyRows) -> Float[Array, "nodes m k"]:
+def log_joints(theta: Mixture, rows: Rows | IncompleteRows) -> Float[Array, "nodes m k"]:
     """`density.log_joint` of every node's rows; of rows with gaps, of what is there."""
-    if not isinstance(rows, GappyRows):
+    if not isinstance(rows, IncompleteRows):
         return jax.vmap(log_joint)(theta, rows)
     x, width = rows.by_stretch, stretches_at_once(theta)
 
     def of_chunk(chunk):
         x, observed = chunk
-        return log_joint_observed(theta, GappyRows(x.reshape(len(x), -1, x.shape[-1]), observed))
+        return log_joint_observed(
+            theta, IncompleteRows(x.reshape(len(x), -1, x.shape[-1]), observed)
+        )
 
     if x.shape[1] <= width:
         return of_chunk((x, rows.observed))
@@ -289,10 +295,10 @@ def calls_at_once() -> int:
 
 
 def nll_and_gradient(
-    theta: Mixture, rows: Rows | GappyRows, row_weights: RowWeights
+    theta: Mixture, rows: Rows | IncompleteRows, row_weights: RowWeights
 ) -> tuple[PerNode, Mixture]:
     """Weighted negative log-likelihood of every node and its gradient, in closed form."""
-    whole = not isinstance(rows, GappyRows)
+    whole = not isinstance(rows, IncompleteRows)
     if whole and rows.shape[1] <= ROW_CHUNK and _likelihood_on_gpu(theta):
         from fedmixtures.kernels.gpu.likelihood import GpuRows, nll_gpu
 

@@ -1,7 +1,7 @@
 """What every method is, what it says about itself, and what it hands back.
 
 Programs that run in rounds are in `programs`, those that are written from top to bottom in
-`conversation`.
+`protocol`.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Backtracking(eqx.Module):
 class Method(eqx.Module):
     """A way to fit all nodes' mixtures, and what it says about itself."""
 
-    kind: ClassVar[Literal["neighbours", "hub", "one-shot", "conversation"]]
+    kind: ClassVar[Literal["neighbours", "hub", "one-shot", "protocol"]]
     """Who talks to whom: nodes with their neighbours, all with a hub, at most once, or by turns."""
     has_likelihood: ClassVar[bool] = True
     """Whether the mixtures are densities to be scored; false for hard clustering."""
-    fits_gaps: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
+    supports_missing: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
     needs_equal_components: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class Method(eqx.Module):
     moves_rows: ClassVar[bool] = False  # whether rows leave their nodes
     needs_start: ClassVar[bool] = True
     """Whether nodes begin from the starting mixtures of the estimator's `init`."""
-    fits_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
+    supports_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""
 
@@ -145,7 +145,7 @@ class Method(eqx.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Account:
+class Diagnostics:
     """What a method has to tell of a run beside the mixtures: named arrays, by node and by edge."""
 
     nodes: dict[str, np.ndarray]  # (nodes, ...) in the order of the labels
@@ -155,10 +155,10 @@ class Account:
 
 @dataclass(frozen=True, eq=False)
 class Trust:
-    """An account that tells of trust, by edge and by group.
+    """Diagnostics that tell of trust, by edge and by group.
 
-    A method is read so if its account names an array ``trusted`` of edges; its further arrays, by
-    whatever name, are evidence that is passed on as it is.
+    A method is read so if its diagnostics name an array ``trusted`` of edges; its further arrays,
+    by whatever name, are evidence that is passed on as it is.
     """
 
     labels: tuple[Label, ...]
@@ -167,20 +167,22 @@ class Trust:
     trusted: np.ndarray  # (edges,) whether both ends trust each other
     group: np.ndarray
     """(nodes,) number of the group of each node, counted from 0 in the order of the labels."""
-    account: Account
+    diagnostics: Diagnostics
 
     @classmethod
-    def of(cls, account: Account | None, network: Network) -> Trust | None:
-        """The account's view of trust; None where it has none."""
-        if account is None or "trusted" not in account.edges:
+    def of(cls, diagnostics: Diagnostics | None, network: Network) -> Trust | None:
+        """The diagnostics' view of trust; None where it has none."""
+        if diagnostics is None or "trusted" not in diagnostics.edges:
             return None
-        trusted = np.logical_and.reduce(np.asarray(account.edges["trusted"], dtype=bool), axis=1)
+        trusted = np.logical_and.reduce(
+            np.asarray(diagnostics.edges["trusted"], dtype=bool), axis=1
+        )
         ends = network.source, network.target
-        group = account.nodes.get("group")
+        group = diagnostics.nodes.get("group")
         group = network.parts(trusted) if group is None else group
         first, number = np.unique(group, return_index=True, return_inverse=True)[1:]
         rank = np.argsort(np.argsort(first))
-        return cls(network.labels, *ends, trusted, rank[number.reshape(-1)], account)
+        return cls(network.labels, *ends, trusted, rank[number.reshape(-1)], diagnostics)
 
     @property
     def groups(self) -> list[tuple[Label, ...]]:
@@ -195,7 +197,7 @@ class Trust:
 
         Evidence is a pair: seen from the source, seen from the target.
         """
-        evidence = {name: of for name, of in self.account.edges.items() if name != "trusted"}
+        evidence = {name: of for name, of in self.diagnostics.edges.items() if name != "trusted"}
         return [
             {
                 "source": self.labels[self.source[e]],
@@ -218,12 +220,13 @@ class Levels:
     """(nodes, levels) mean log-density of own rows under each level, fitted without them."""
     clusters: np.ndarray  # (nodes,) the level that clusters are read from
     prequential: np.ndarray
-    """(nodes, 1 + levels) total log-loss of own rows, each foretold from the rows before it: of the
-    weighed levels, then of each level alone. The first is at most any other plus ``ln(levels)``."""
+    """(nodes, 1 + levels) total log-loss of own rows, each predicted from the rows before it: of
+    the weighted levels, then of each level alone. The first is at most any other plus
+    ``ln(levels)``."""
 
     @property
     def density(self) -> Mixture:
-        """The weighed density of every node as one mixture of all components of all levels."""
+        """The weighted density of every node as one mixture of all components of all levels."""
         weights, means, covariances = (np.swapaxes(part, 0, 1) for part in self.theta.parts)
         joined = lambda part: part.reshape(len(part), -1, *part.shape[3:])
         return Mixture(
@@ -238,13 +241,13 @@ class Outcome:
     theta: Mixture  # stack of the nodes' mixtures, NumPy
     message: str = ""  # what the user should know: turned into a warning
     nodes: dict[str, np.ndarray] = field(default_factory=dict)
-    """For the account: arrays (nodes, ...)."""
+    """For the diagnostics: arrays (nodes, ...)."""
     edges: dict[str, np.ndarray] = field(default_factory=dict)
-    """For the account: arrays (edges, ...) in the order of the block, of a conversation."""
+    """For the diagnostics: arrays (edges, ...) in the order of the block, of a protocol."""
     levels: Levels | None = None
-    """Where a node's density is a weighed sum of several; `theta` is then what clusters."""
+    """Where a node's density is a weighted sum of several; `theta` is then what clusters."""
     sent: np.ndarray | int = 0
-    """Numbers each node sent to a hub (8 bytes each); a conversation is counted by its engine."""
+    """Numbers each node sent to a hub (8 bytes each); a protocol is counted by its engine."""
     received: np.ndarray | int = 0  # numbers the hub sent to each node
 
 
@@ -253,7 +256,7 @@ class OneShot(Method):
 
     kind: ClassVar = "one-shot"
     needs_start: ClassVar = False
-    fits_float32: ClassVar = False
+    supports_float32: ClassVar = False
     recipients: ClassVar[Literal["hub", "nobody"]] = "hub"  # who receives what nodes send
 
     @abc.abstractmethod

@@ -72,7 +72,7 @@ class GTVMin(NodeProgram):
         posteriori. None is eq. (1).
     """
 
-    fits_gaps: ClassVar[bool] = True
+    supports_missing: ClassVar[bool] = True
 
     discrepancy: AbstractDiscrepancy = MMD()
     alpha: float = 1.0

@@ -16,14 +16,14 @@ from jaxtyping import Float
 
 from fedmixtures._types import Array, NodeKeys, PerNode, PerSlot, RowWeights, SlotKeys
 from fedmixtures.methods.base import Method
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.mixture import Mixture
 
 
 class NodeRows(eqx.Module):
     """What the nodes of a block hold and never send; an engine stacks blocks in front."""
 
-    rows: Float[Array, "*blocks nodes m d"] | GappyRows
+    rows: Float[Array, "*blocks nodes m d"] | IncompleteRows
     """Padded to a common length; padding has weight zero."""
     row_weights: Float[Array, "*blocks nodes m"]
     """Share of each row in its node: sums to one, or to zero where a block has no node."""

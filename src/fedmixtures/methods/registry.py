@@ -70,7 +70,7 @@ def method_named(name: str) -> Method:
 
 def remedy_for_gaps() -> str:
     """What to do where a method cannot fit rows with missing cells: those that can, by name."""
-    able = [name for name, factory in _methods.items() if factory().fits_gaps]
+    able = [name for name, factory in _methods.items() if factory().supports_missing]
     return f"take a method that fits rows with missing cells: {', '.join(sorted(able))}"
 
 
@@ -79,7 +79,7 @@ def check_gaps(method: Method, data: NodeData) -> None:
     if not data.has_gaps:
         return
     missing = np.isnan(data.rows)
-    if not method.fits_gaps:
+    if not method.supports_missing:
         raise ValueError(
             f"cells are missing ({int(missing.sum())} are NaN), and {type(method).__name__} cannot "
             f"fit such rows. Drop or fill these rows, or {remedy_for_gaps()}."

@@ -31,11 +31,11 @@ def log_joint(
     return jnp.swapaxes(constant[..., None] - 0.5 * jnp.square(white).sum(-1), -1, -2)
 
 
-class GappyRows(eqx.Module):
-    """Rows with missing cells, in stretches of one length whose rows lack the same cells."""
+class IncompleteRows(eqx.Module):
+    """Rows with missing cells, in segments of one length whose rows lack the same cells."""
 
     x: Float[Array, "*nodes m d"]  # any number where a cell is missing
-    observed: Bool[Array, "*nodes stretches d"]  # which cells the rows of every stretch have
+    observed: Bool[Array, "*nodes segments d"]  # which cells the rows of every segment have
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -43,38 +43,38 @@ class GappyRows(eqx.Module):
         return self.x.shape
 
     @property
-    def by_stretch(self) -> Float[Array, "*nodes stretches length d"]:
-        """The rows of every stretch."""
-        *nodes, stretches, d = self.observed.shape
-        return self.x.reshape(*nodes, stretches, -1, d)
+    def by_stretch(self) -> Float[Array, "*nodes segments length d"]:
+        """The rows of every segment."""
+        *nodes, segments, d = self.observed.shape
+        return self.x.reshape(*nodes, segments, -1, d)
 
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, nodes: Any) -> GappyRows:
+    def __getitem__(self, nodes: Any) -> IncompleteRows:
         """Those of some nodes."""
-        return GappyRows(self.x[nodes], self.observed[nodes])
+        return IncompleteRows(self.x[nodes], self.observed[nodes])
 
 
-def log_joint_observed(mixture: Mixture, rows: GappyRows) -> Float[Array, "*nodes m k"]:
+def log_joint_observed(mixture: Mixture, rows: IncompleteRows) -> Float[Array, "*nodes m k"]:
     r"""`log_joint` of the cells that were observed: the marginal of every row's own features."""
     joint = jnp.swapaxes(observed_terms(mixture, rows)[0], -1, -2)
     return joint.reshape(*rows.shape[:-1], joint.shape[-1])
 
 
-def observed_terms(mixture: Mixture, rows: GappyRows) -> tuple[Array, Array, Array]:
-    r"""By stretch and component: the log joint of observed cells, $E[x - \mu]$, and $Cov[x]$.
+def observed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array, Array]:
+    r"""By segment and component: the log joint of observed cells, $E[x - \mu]$, and $Cov[x]$.
 
     Expectations given the observed cells O of a row: $\delta_O$ and $\Sigma_{MO} \Sigma_{OO}^{-1}
     \delta_O$ for what is missing, whose covariance is $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
     \Sigma_{OM}$. All rows have one shape, whatever their gaps.
     """
-    x, observed = rows.by_stretch, rows.observed[..., None, :]  # (..., stretches, 1, d)
+    x, observed = rows.by_stretch, rows.observed[..., None, :]  # (..., segments, 1, d)
     means = mixture.means[..., None, :, :]
     shape = *jnp.broadcast_shapes(observed.shape, means.shape), x.shape[-1]
     covariances = jnp.broadcast_to(mixture.covariances[..., None, :, :, :], shape)
     conditional, log_determinant = swept(covariances, jnp.broadcast_to(observed, shape[:-1]))
-    delta = x[..., None, :, :] - means[..., None, :]  # (..., stretches, k, length, d)
+    delta = x[..., None, :, :] - means[..., None, :]  # (..., segments, k, length, d)
     delta = jnp.where(observed[..., None, :], delta, 0.0)
     solved = jnp.einsum("...ij,...mj->...mi", conditional, delta)
     cells = observed.sum(-1).astype(x.dtype)

@@ -169,10 +169,10 @@ def _clip_two_by_two(
     radius = jnp.sqrt(half * half + off * off)
     small, large = jnp.clip(centre - radius, low, high), jnp.clip(centre + radius, low, high)
     outside = (centre - radius < low) | (centre + radius > high)
-    stretch = 0.5 * (large - small) / jnp.where(radius > 0, radius, 1.0)
+    segment = 0.5 * (large - small) / jnp.where(radius > 0, radius, 1.0)
     new_centre = 0.5 * (large + small)
     rows = (
-        jnp.stack([new_centre + stretch * half, stretch * off], -1),
-        jnp.stack([stretch * off, new_centre - stretch * half], -1),
+        jnp.stack([new_centre + segment * half, segment * off], -1),
+        jnp.stack([segment * off, new_centre - segment * half], -1),
     )
     return jnp.where(outside[..., None, None], jnp.stack(rows, -2), matrices)

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.mixture.covariance_types import TYPES
-from fedmixtures.mixture.density import GappyRows, log_joint, observed_terms
+from fedmixtures.mixture.density import IncompleteRows, log_joint, observed_terms
 from fedmixtures.mixture.linear import cholesky, inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 
@@ -51,12 +51,14 @@ def plain_statistics(
     )
 
 
-def observed_statistics(theta: Mixture, rows: GappyRows, row_weights: RowWeights) -> Statistics:
+def observed_statistics(
+    theta: Mixture, rows: IncompleteRows, row_weights: RowWeights
+) -> Statistics:
     r"""The E-step where cells are missing at random: expectations given what was observed.
 
     `plain_gradient` of these sums is the gradient of the likelihood of what was observed.
     """
-    joint, expected, left = observed_terms(theta, rows)  # by stretch, then component
+    joint, expected, left = observed_terms(theta, rows)  # by segment, then component
     log_density = jax.nn.logsumexp(joint, axis=2)
     weights = row_weights.reshape(log_density.shape)
     share = jnp.exp(joint - log_density[:, :, None]) * weights[:, :, None]
@@ -126,10 +128,10 @@ def sigma_points(
 
 AT_ONCE = 1 << 14  # stacks of covariances in one call of a solver
 THINNEST = 1e-3
-"""The least eigenvalue of a covariance that `possible` makes, as a share of their mean."""
+"""The least eigenvalue of a covariance that `project_psd` makes, as a share of their mean."""
 
 
-def possible(s: Statistics, few: float = np.inf, least: float = 0.0) -> Statistics:
+def project_psd(s: Statistics, few: float = np.inf, least: float = 0.0) -> Statistics:
     """Sums as rows could have them, of components of a mass above `least` and below `few`.
 
     Totals that were rounded, and what is left of them without a part, can have a covariance that no

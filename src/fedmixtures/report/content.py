@@ -45,7 +45,7 @@ class Findings:
     certificate: Certificate | None = None
     converged: bool = False
     traffic: Any = None
-    levels: Levels | None = None  # where a node's density is a weighed sum of several
+    levels: Levels | None = None  # where a node's density is a weighted sum of several
     trust: Any = None
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -139,8 +139,8 @@ def _edges(found: Findings, distance, closeness, bound, name: str) -> dict[str, 
 
 
 def _evidence(trust: Any, shown: np.ndarray) -> dict[str, list]:
-    """What else the account tells of edges: a number seen from each end."""
-    arrays = {} if trust is None else trust.account.edges
+    """What else the diagnostics tell of edges: a number seen from each end."""
+    arrays = {} if trust is None else trust.diagnostics.edges
     plain = {n: v for n, v in arrays.items() if v.ndim == 2 and v.dtype.kind == "f"}
     return {name: [_numbers(pair) for pair in values[shown]] for name, values in plain.items()}
 
@@ -237,14 +237,16 @@ def _missing(found: Findings) -> dict[str, Any] | None:
     gone = np.isnan(found.data.rows)
     if not gone.any():
         return None
-    gappy = np.flatnonzero(gone.any(0))
-    at_node = np.add.reduceat(gone[:, gappy], found.data.offsets[:-1], axis=0, dtype=np.float64)
+    incomplete = np.flatnonzero(gone.any(0))
+    at_node = np.add.reduceat(
+        gone[:, incomplete], found.data.offsets[:-1], axis=0, dtype=np.float64
+    )
     at_node /= found.data.counts[:, None]
     return {
         "cells": int(gone.sum()),
         "share": float(gone.mean()),
-        "features": gappy.tolist(),
-        "of_feature": _numbers(gone[:, gappy].mean(0)),
+        "features": incomplete.tolist(),
+        "of_feature": _numbers(gone[:, incomplete].mean(0)),
         "of_node": [_numbers(shares) for shares in at_node],
     }
 

@@ -100,8 +100,8 @@ def missing(content: dict[str, Any], width: Number = WIDTH) -> str:
     if found is None:
         return ""
     shares = np.array(found["of_node"])
-    gappy = np.flatnonzero(shares.any(1))
-    order = gappy[in_order(-shares[gappy].sum(1), scale=1.0)][:MOST_COLUMNS]
+    incomplete = np.flatnonzero(shares.any(1))
+    order = incomplete[in_order(-shares[incomplete].sum(1), scale=1.0)][:MOST_COLUMNS]
     names = [content["shape"]["features"][j] for j in found["features"]]
     left, right, step = 150.0, width - 46.0, 16.0
     column = min((right - left) / len(order), 24.0)

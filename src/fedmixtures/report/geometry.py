@@ -306,8 +306,8 @@ def _springs(network: Network, closeness: np.ndarray, seed: int = 0) -> np.ndarr
             gap = place[rows, None, :] - place[None, :, :]
             square = np.maximum(np.square(gap).sum(-1), 1e-6)
             push[rows] = np.einsum("ijk,ij->ik", gap, length**2 / square)
-        stretch = place[a] - place[b]
-        pull = stretch * (np.linalg.norm(stretch, axis=1) / length * closeness)[:, None]
+        segment = place[a] - place[b]
+        pull = segment * (np.linalg.norm(segment, axis=1) / length * closeness)[:, None]
         for axis in (0, 1):
             push[:, axis] -= np.bincount(a, pull[:, axis], n)
             push[:, axis] += np.bincount(b, pull[:, axis], n)

@@ -86,7 +86,7 @@ class Seen:
         monkeypatch.setattr(program, "Heard", watched_releases)
 
     def _scored(self, inner, nodes, speaks: bool, held_out: bool = False):
-        """Go through a conversation and note the likelihoods in it; held-out ones by their step."""
+        """Go through a protocol and note the likelihoods in it; held-out ones by their step."""
         answer = None
         while True:
             try:

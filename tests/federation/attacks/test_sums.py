@@ -1,6 +1,6 @@
 """Attacks on sums over sites: reading, crafted mixtures, differences, forged and poisoned totals.
 
-What is attacked is the code between a conversation and the wire: `ConversationSession` and the
+What is attacked is the code between a protocol and the wire: `ProtocolSession` and the
 release point of true nodes. The attacker is a member: it knows its own rows and every total.
 """
 
@@ -17,10 +17,10 @@ from fedmixtures import FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.node_data import label_hash
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, ReleaseBudget
-from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, Support
+from fedmixtures.federation.node.protocol_session import ProtocolSession
 from fedmixtures.federation.wire.message import MaskedShare, ModelRefused, encode_message
-from fedmixtures.methods.conversation import Connect, Conversation, Sum
+from fedmixtures.methods.protocol import Connect, Protocol, Sum
 from fedmixtures.mixture.moments import Statistics
 
 NAMES = ("aachen", "bergen", "cork")
@@ -47,7 +47,7 @@ def statistics(theta: Mixture, x: np.ndarray, weights=1.0) -> Statistics:
     return made
 
 
-class Asks(Conversation):
+class Asks(Protocol):
     """Sums of statistics under mixtures of the asker's choice, with some steps of EM from each."""
 
     thetas: tuple
@@ -88,7 +88,7 @@ class Group:
         for name in names:
             node = self.sites.nodes[name]
             support = Support(rows[name], (people or {}).get(name))
-            made = ConversationSession(job, name, support, folder / name / "x", program,
+            made = ProtocolSession(job, name, support, folder / name / "x", program,
                                        gate)  # fmt: skip
             made.passed = node.point.let_through
             made._begin()
@@ -140,7 +140,7 @@ def start(k: int, rng) -> Mixture:
     return Mixture(np.full(k, 1 / k), means, np.tile(0.15 * np.eye(2), (k, 1, 1)))
 
 
-class Parts(Conversation):
+class Parts(Protocol):
     """Sums over some of the sites, then one over all."""
 
     together: tuple

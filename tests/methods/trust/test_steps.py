@@ -8,17 +8,17 @@ from scipy.stats import multivariate_normal
 import fedmixtures as fm
 from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.blocks import conversation_block, node_block
-from fedmixtures.engine.run.once import InProcess, converse
+from fedmixtures.engine.layout.blocks import node_block, protocol_block
+from fedmixtures.engine.run.protocols import InProcess, run_protocol
 from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
-from fedmixtures.methods.conversation import Groups
+from fedmixtures.methods.protocol import Groups
 from fedmixtures.methods.trust_then_pool import fits, weigh
 from fedmixtures.methods.trust_then_pool import nodes as nodes_module
 from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.listen import inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
-from fedmixtures.methods.trust_then_pool.own import Heard, own_level, released
+from fedmixtures.methods.trust_then_pool.own import Received, own_level, released
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
 from fedmixtures.methods.trust_then_pool.tiles import tile_size
 from fedmixtures.mixture.arithmetic import double
@@ -37,7 +37,7 @@ def data():
 
 def a_block(data, graph="full"):
     network = as_network(graph, data.labels).aligned(data.labels)
-    return conversation_block(data, network, [K] * data.n_nodes, 0)
+    return protocol_block(data, network, [K] * data.n_nodes, 0)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_base_counts_as_rows_do(nodes, own):
     """EM beside a base of another node's sums is EM of both nodes' rows, one step on."""
     theta = jax.tree.map(lambda part: part[[0]], own.theta)
     sums = nodes.fitted(nodes.table.of_rows(np.array([3]), np.array([ALL])), theta, 1.0, 0).own
-    base = fits.Base.of(theta, sums)
+    base = fits.PseudoData.of(theta, sums)
     entries = nodes.table.of_rows(np.array([0]), np.array([ALL]))
     found = nodes.fitted(
         entries, theta, 2.0, 1, base=base, pseudo=base.mass + 1.0, tolerance=0.0
@@ -238,9 +238,9 @@ def test_starts_are_made_of_releases_alone(data, nodes, own):
     groups = Groups(np.zeros(n, int), np.full(n, n), np.arange(n))
     offers = []
     for these in (nodes, with_others):
-        heard = Heard(these, release)
-        live = np.ones(len(heard.receiver), bool)
-        asked = pooled_level(these, own, heard, groups, live, np.array([8.0]), (1, 1, 1), 3)
+        received = Received(these, release)
+        live = np.ones(len(received.receiver), bool)
+        asked = pooled_level(these, own, received, groups, live, np.array([8.0]), (1, 1, 1), 3)
         offers.append(next(asked))
     assert all(offer.spread == 0 for offer in offers)
     for one, two in zip(offers[0].share.parts, offers[1].share.parts, strict=True):
@@ -249,13 +249,13 @@ def test_starts_are_made_of_releases_alone(data, nodes, own):
 
 
 def everyone(nodes, own, **more):
-    heard = Heard(nodes, released(nodes, own))
+    received = Received(nodes, released(nodes, own))
     n = nodes.n
     groups = Groups(np.zeros(n, int), np.full(n, n), np.arange(n))
-    live = np.ones(len(heard.receiver), bool)
+    live = np.ones(len(received.receiver), bool)
     steps = more.get("steps", (1, 1, 2))
     strengths = np.array(more.get("strengths", [8.0]))
-    level = pooled_level(nodes, own, heard, groups, live, strengths, steps, 3)
+    level = pooled_level(nodes, own, received, groups, live, strengths, steps, 3)
     return drive(level, InProcess(nodes.block))[:2]
 
 
@@ -371,10 +371,10 @@ def solution(scenario):
 
 
 def test_blocks_are_found_and_weighed(solution):
-    group = solution.account.nodes["group"]
+    group = solution.diagnostics.nodes["group"]
     assert len(set(group[:3])) == len(set(group[3:])) == 1
     assert group[0] != group[3]
-    edges = solution.account.edges
+    edges = solution.diagnostics.edges
     assert not (edges["cut"] & edges["trusted"]).any()
     levels = solution.levels
     np.testing.assert_allclose(levels.weights.sum(1), 1)
@@ -417,7 +417,7 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
     block = a_block(data)
     method = fm.TrustThenPool(n_starts=1, n_folds=3, pool_steps=(1, 1, 1), strengths=(1.0,))
     engine = InProcess(block)
-    whole = converse(method, block, InProcess(block))
+    whole = run_protocol(method, block, InProcess(block))
     talks = []
     for i, label in enumerate(data.labels):
         edges = block.receiver == i
@@ -491,7 +491,7 @@ def test_settings_of_the_earlier_form_warn():
 def test_groups_too_small_to_pool_are_each_alone(scenario):
     method = fm.TrustThenPool(n_starts=1, pool_steps=(1, 1, 2), smallest_group=4)
     found = outcome(scenario.X, scenario.nodes, method=method)
-    assert (found.account.nodes["size"] == 1).all()
+    assert (found.diagnostics.nodes["size"] == 1).all()
     group, own = (found.levels.names.index(name) for name in ("group", "own"))
     means = found.levels.theta.means
     np.testing.assert_array_equal(means[group], means[own])

@@ -22,7 +22,7 @@ from fedmixtures.engine.solution import Shards
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.compiling import rounded_up
-from fedmixtures.methods.conversation import Block
+from fedmixtures.methods.protocol import Block
 from fedmixtures.mixture.mixture import Mixture
 
 GROUP_OVERHEAD = 25_000.0
@@ -81,7 +81,7 @@ def build_layout(
     plans = plan_groups(data.counts, network.degree, block_size)
     position = places_of(plans, data.n_nodes)
     place = sum(plan.places for plan in plans)
-    if not data.stretch and dispatch.lays_out_on_device(data.n_nodes, len(data.rows)):
+    if not data.segment and dispatch.lays_out_on_device(data.n_nodes, len(data.rows)):
         from fedmixtures.engine.layout.filling_gpu import fill_on_gpu
 
         filled = fill_on_gpu(plans, data, network, position, dtype, seed, rounded_up)
@@ -125,7 +125,7 @@ def node_group(
     return group, tuple(names[i] for i in slots.sender[slots.receiver == n])
 
 
-def conversation_block(
+def protocol_block(
     data: NodeData,
     network: Network,
     n_components: Sequence[int],
@@ -133,7 +133,7 @@ def conversation_block(
     dtype: str = "float64",
     start: Mixture | None = None,
 ) -> Block:
-    """All nodes as one block of a conversation."""
+    """All nodes as one block of a protocol."""
     return _block(data, network, np.arange(data.n_nodes), n_components, seed, dtype, start)
 
 

@@ -13,7 +13,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, with_gaps
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import counted, fused, in_order_of, placed, xp
+from fedmixtures.kernels.arrays import counted, in_order_of, jit_on_gpu, placed, xp
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.arithmetic import double
 
@@ -180,7 +180,7 @@ class Slots:
         return cls(receiver, sender, weight, slot, reverse, start, degree, node_key, slot_key)
 
 
-@fused
+@jit_on_gpu
 def _ends(source: Array, target: Array, rank: Array) -> tuple[Any, Any, Any]:
     """Receiver and sender of directed edges, and the sender's rank."""
     ends = [xp.asarray(part).astype(np.int64) for part in (source, target)]
@@ -188,7 +188,7 @@ def _ends(source: Array, target: Array, rank: Array) -> tuple[Any, Any, Any]:
     return xp.concatenate(ends), sender, xp.asarray(rank)[sender]
 
 
-@fused
+@jit_on_gpu
 def _in_order(order, receiver, sender, weight, start, hashes, node_key) -> tuple[Any, ...]:
     """Receiver, sender, weight, slot, reverse and key of the edges in their order."""
     e, line = len(weight), xp.arange(len(order))

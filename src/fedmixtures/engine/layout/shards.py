@@ -136,7 +136,7 @@ def _filled(of_parts: list[Plan], mesh: Mesh, *arguments) -> Group:
 def cut_into_parts(network: Network, work: np.ndarray, n_parts: int) -> np.ndarray:
     """The part of each node, 0 to `n_parts` - 1; `work` is what each node costs.
 
-    Neighbours stand close together in the Cuthill-McKee order, which is cut into stretches of equal
+    Neighbours stand close together in the Cuthill-McKee order, which is cut into segments of equal
     work. Then pairs of nodes change places while that leaves fewer edges between the parts
     (balanced label propagation, Ugander and Backstrom 2013).
     """

@@ -18,7 +18,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout, on_host
 from fedmixtures.engine.layout.shards import build_sharded_layout
 from fedmixtures.engine.run.rounds import HubRunner, NeighbourRunner
-from fedmixtures.engine.run.runner import Runner, dynamic, gather
+from fedmixtures.engine.run.runner import Runner, as_traced, gather
 from fedmixtures.engine.run.sharded import DeviceRunner
 from fedmixtures.engine.run.watch import Checkpoint, Progress, Trace, Trouble, fingerprint
 from fedmixtures.engine.solution import Certificate, FitWarning, Solution, Status
@@ -97,7 +97,7 @@ class Run:
         return kind(layout, *rest)
 
     def _compiled(self, program: Method) -> Any:
-        return dynamic(program, self.options.dtype)
+        return as_traced(program, self.options.dtype)
 
     @cached_property
     def fingerprint(self) -> str:

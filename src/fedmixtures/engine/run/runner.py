@@ -70,7 +70,7 @@ class Runner(abc.ABC, Generic[P]):
         return dict(zip(self.network.labels, values.tolist(), strict=True))
 
 
-def dynamic(program: M, dtype: str) -> M:
+def as_traced(program: M, dtype: str) -> M:
     """The program with its numbers as arrays: another alpha is not another compilation."""
     leaves, structure = jax.tree.flatten(_floats(program))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, float)]

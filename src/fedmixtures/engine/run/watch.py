@@ -38,7 +38,7 @@ class Progress:
     """Rounds finished so far; zero before the first."""
     records: list[dict[str, Any]]
     """Of the rounds since the last call: round, objective, fit and pull of the state each began
-    with. At the end that of the last state alone. Of a conversation before its end: the round it
+    with. At the end that of the last state alone. Of a protocol before its end: the round it
     has reached and the kind of request that took it there, ``{"round", "step"}``."""
     final: bool
     """Whether the run has ended: the same round as in the call before, with the last record."""
@@ -188,7 +188,7 @@ def fingerprint(program: Any, data: NodeData, network: Network, *settings: Any) 
     return digest.hexdigest()
 
 
-class Teller:
+class ProgressPrinter:
     """Says what a fit is at: one line, rewritten on a terminal or in a notebook, else a log."""
 
     def __init__(self, n_rounds: int, enabled: bool):
@@ -213,7 +213,7 @@ class Teller:
     def __call__(self, progress: Progress) -> None:
         """Tell the round a run has reached."""
         if progress.final or any("step" in record for record in progress.records):
-            return  # exchanges of a conversation are announced
+            return  # exchanges of a protocol are announced
         if progress.round == 0:
             self.say("starts made; compiling the first rounds", lasting=False)
         else:

@@ -17,8 +17,8 @@ from fedmixtures.federation.node.private_pool import PrivatePool
 from fedmixtures.init import KMeansStart
 from fedmixtures.io.storage import decode, encode
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.conversation import Conversation
 from fedmixtures.methods.gtvmin import GTVMin
+from fedmixtures.methods.protocol import Protocol
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -56,7 +56,7 @@ def program_of(job: Job) -> Program:
     method = decoded(job.method, Method, "method")
     name = type(method).__name__
     if isinstance(method, TrustThenPool):
-        return _conversation_of(job, method)
+        return _protocol_of(job, method)
     program = method.program()
     if not isinstance(program, GTVMin):
         raise JobError(f"{name} does not run between silos: the release gate knows no such message")
@@ -82,7 +82,7 @@ def program_of(job: Job) -> Program:
     return PrivateGTVMin.of(program, job.privacy["clip"], job.privacy["noise"])
 
 
-def _conversation_of(job: Job, method: TrustThenPool) -> TrustThenPool | PrivatePool:
+def _protocol_of(job: Job, method: TrustThenPool) -> TrustThenPool | PrivatePool:
     """Trust-then-Pool, as far as sites open its sums."""
     if len(set(job.n_components.values())) > 1:
         raise JobError("Trust-then-Pool has as many components at every site")
@@ -113,14 +113,14 @@ def _check_sizes(program: GTVMin) -> None:
 
 def coupling_of(program: Program) -> str:
     """The name a site's list of allowed couplings knows it by."""
-    if isinstance(program, Conversation):
+    if isinstance(program, Protocol):
         return "trust-then-pool"
     return type(program.discrepancy).__name__.lower()
 
 
-def feasible_of(program: GTVMin | Conversation) -> FeasibleSet:
+def feasible_of(program: GTVMin | Protocol) -> FeasibleSet:
     """Bounds of all models of this program."""
-    if isinstance(program, Conversation):
+    if isinstance(program, Protocol):
         return replace(BOUNDS, covariance_type=program.covariance_type)
     if program.feasible is None:
         raise JobError("the method has no feasible set. Give FeasibleSet(...) with the job")
@@ -129,7 +129,7 @@ def feasible_of(program: GTVMin | Conversation) -> FeasibleSet:
 
 def may_merge(program: Program) -> bool:
     """Whether a mixture may lose a component on its way out."""
-    return isinstance(program, Conversation) or not program.discrepancy.needs_equal_components
+    return isinstance(program, Protocol) or not program.discrepancy.needs_equal_components
 
 
 def private_round(job: Job, program: GTVMin) -> tuple[float, int]:

@@ -19,11 +19,11 @@ import numpy as np
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Runs, Sums
-from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import GateRefusal, Support
 from fedmixtures.federation.node.job_program import coupling_of, partners_of, program_of
 from fedmixtures.federation.node.ledger import Ledger
-from fedmixtures.federation.node.release import Clearance, ReleasePoint
+from fedmixtures.federation.node.protocol_session import ProtocolSession
+from fedmixtures.federation.node.release import ApprovedMessage, ReleasePoint
 from fedmixtures.federation.node.session import Refused, Session
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import LocalLog
@@ -32,11 +32,11 @@ from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
 from fedmixtures.kernels.compiling import compilation_cache
-from fedmixtures.methods.conversation import Conversation
+from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.arithmetic import double
 
 MAX_SESSIONS = 2
-AnySession = Session | ConversationSession
+AnySession = Session | ProtocolSession
 EXPECTED = (
     FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent, NotOnRoster, SumRefused
 )  # fmt: skip
@@ -132,7 +132,7 @@ class Node:
         session = self.sessions[job.key]
         self.log.write("hello", job=job.key, name=job.name, signer=signed.signer,
                        rounds=session.available()[-1])  # fmt: skip
-        gone = session.gone if isinstance(session, ConversationSession) else []
+        gone = session.gone if isinstance(session, ProtocolSession) else []
         return self._reply("hello", session, rounds=session.available(), gone=gone)
 
     def _verify(self, signed: SignedJob) -> None:
@@ -164,15 +164,15 @@ class Node:
 
     def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
         program = program_of(job)
-        needs_whole = isinstance(program, Conversation) or job.privacy is not None
+        needs_whole = isinstance(program, Protocol) or job.privacy is not None
         if needs_whole and np.isnan(self.support.rows).any():
             raise JobRefused(
                 f"site {self.name!r} has rows with missing cells, and between sites these are "
                 "fitted by GTVMin without differential privacy alone: fill them, or leave them out"
             )
-        if isinstance(program, Conversation):
+        if isinstance(program, Protocol):
             gate = self.config.gate
-            session = ConversationSession(job, self.name, self.support, folder, program, gate)
+            session = ProtocolSession(job, self.name, self.support, folder, program, gate)
             session.passed = self.point.let_through
             return session
         return Session(job, self.name, self.support, folder, ledger)
@@ -180,7 +180,7 @@ class Node:
     def _share(self, request: Frame) -> Frame:
         """Stand after the round asked for and seal the model for every neighbour."""
         session, t = self._session(request), self._round(request)
-        if isinstance(session, ConversationSession):
+        if isinstance(session, ProtocolSession):
             session.leave(t, self._absent(session, request))
         session.go_to(t)
         return self._released(session, "share")
@@ -286,7 +286,7 @@ class Node:
         session: AnySession,
         kind: str,
         boxes: dict[str, bytes],
-        new: dict[str, Clearance],
+        new: dict[str, ApprovedMessage],
         **entries,
     ) -> Frame:
         listed = []

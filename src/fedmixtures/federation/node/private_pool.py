@@ -26,8 +26,8 @@ from sklearn.cluster import KMeans
 
 from fedmixtures import _checks
 from fedmixtures.federation.job import JobError
-from fedmixtures.methods.base import Account, Levels, Outcome
-from fedmixtures.methods.conversation import Block, Conversation, Request, Sum
+from fedmixtures.methods.base import Diagnostics, Levels, Outcome
+from fedmixtures.methods.protocol import Block, Protocol, Request, Sum
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior, Statistics, m_step
@@ -48,7 +48,7 @@ class NoisySum(Sum):
     """A sum over all sites, with noise, charged to the ledger. Reply: the total."""
 
 
-class PrivatePool(Conversation):
+class PrivatePool(Protocol):
     """The private form of a Trust-then-Pool job."""
 
     method: TrustThenPool
@@ -94,7 +94,7 @@ class PrivatePool(Conversation):
         even, nothing = np.full((1, len(LEVELS)), 1 / len(LEVELS)), np.zeros((1, 1 + len(LEVELS)))
         levels = Levels(LEVELS, everyone, even, nothing[:, 1:], np.zeros(1, np.int64), nothing)
         home = replace(self.method, levels=LEVELS)
-        return home.join(block, levels, np.array([n_rows]), Account({}))
+        return home.join(block, levels, np.array([n_rows]), Diagnostics({}))
 
 
 def shortened(rows: np.ndarray, longest: float) -> np.ndarray:

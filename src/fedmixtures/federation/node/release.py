@@ -1,6 +1,6 @@
 """The one place where something leaves a site: what is sealed is what passed the gate here.
 
-A message goes in, typed; a `Clearance` comes out, and only that is sealed. A type of message
+A message goes in, typed; a `ApprovedMessage` comes out, and only that is sealed. A type of message
 without a rule in `RULES` cannot leave.
 """
 
@@ -15,22 +15,22 @@ import numpy as np
 
 from fedmixtures.federation.masked_sums import SumName, from_fixed, masked, to_fixed
 from fedmixtures.federation.node.budgets import Releases, Runs, Sums
-from fedmixtures.federation.node.conversation_session import ConversationSession
 from fedmixtures.federation.node.gate import Gate, GateRefusal
 from fedmixtures.federation.node.job_program import may_merge
 from fedmixtures.federation.node.ledger import Ledger
 from fedmixtures.federation.node.private_pool import SENSITIVITY
+from fedmixtures.federation.node.protocol_session import ProtocolSession
 from fedmixtures.federation.node.rounding import normal, rounded, to_grid, uniform
 from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.store import digest
 from fedmixtures.federation.node.summing import NoisyShare, SumShare
 from fedmixtures.federation.wire.message import (
+    IntegerMessage,
     MaskedShare,
     Message,
     ModelMessage,
     PrivateModelMessage,
     Silence,
-    Whole,
     encode_message,
     n_numbers,
 )
@@ -39,7 +39,7 @@ from fedmixtures.federation.wire.sealing import Address, SiteKey
 
 
 @dataclass(frozen=True)
-class Clearance:
+class ApprovedMessage:
     """A message as it may leave, its bytes, and how many components were merged for it."""
 
     message: Message
@@ -63,7 +63,7 @@ class ReleasePoint:
         self.releases, self.sums, self.runs = releases, sums, runs
         self.ledger, self.secret = ledger, secret
 
-    def passed(self, message: object, session: Any) -> Clearance:
+    def passed(self, message: object, session: Any) -> ApprovedMessage:
         """The message as far as its rule lets it through."""
         rule = RULES.get(type(message))
         if rule is None:
@@ -73,25 +73,25 @@ class ReleasePoint:
         allowed, merged = rule(self, message, session)
         self.releases.begin(session.fingerprint)
         content = encode_message(allowed, session.feasible.covariance_type)
-        return Clearance(allowed, content, merged)
+        return ApprovedMessage(allowed, content, merged)
 
-    def let_through(self, session: ConversationSession) -> None:
+    def let_through(self, session: ProtocolSession) -> None:
         """What the node itself needs to know of its messages: how they leave."""
         if session.exchange is not None and not session.exchange.released:
             self._all(session)
 
-    def _all(self, session: Any) -> dict[str, Clearance]:
+    def _all(self, session: Any) -> dict[str, ApprovedMessage]:
         """Releases by destination; a message that goes to several is let through once."""
         outgoing, found, by_message = session.outgoing(), {}, {}
         for name, message in outgoing.items():
             if id(message) not in by_message:
                 by_message[id(message)] = self.passed(message, session)
             found[name] = by_message[id(message)]
-        if isinstance(session, ConversationSession) and session.exchange is not None:
+        if isinstance(session, ProtocolSession) and session.exchange is not None:
             session.exchange.released = {name: one.message for name, one in found.items()}
         return found
 
-    def boxes(self, session: Any) -> tuple[dict[str, bytes], dict[str, Clearance]]:
+    def boxes(self, session: Any) -> tuple[dict[str, bytes], dict[str, ApprovedMessage]]:
         """Sealed boxes of the round reached, by destination, and what is in those that are new.
 
         Boxes that have left before are the same again. New ones are entered in the site's accounts
@@ -110,7 +110,7 @@ class ReleasePoint:
         session.store.keep_boxes(t, sealed)
         return sealed, releases
 
-    def result(self, session: Any, collector: str) -> tuple[bytes, Clearance]:
+    def result(self, session: Any, collector: str) -> tuple[bytes, ApprovedMessage]:
         """The final model, sealed for the researcher who collects it."""
         self.releases.enter(session.fingerprint, session.n_models + (not session.job.needs_all))
         release = self.passed(session.message(), session)
@@ -125,7 +125,7 @@ class ReleasePoint:
             session.store.note(t, released=mark)
             session.released[t] = mark
 
-    def _sealed(self, release: Clearance, session: Any, name: str, role: Role) -> bytes:
+    def _sealed(self, release: ApprovedMessage, session: Any, name: str, role: Role) -> bytes:
         key = session.key if role == "site" else session.job.key  # who collects knows of no leave
         address = Address(key, session.reached, self.site, name)
         return self.key.seal(release.content, self.roster.sealing_key(name, role), address)
@@ -153,7 +153,7 @@ def _private(point: ReleasePoint, message: PrivateModelMessage, session: Any):
     return message, 0
 
 
-def _whole(point: ReleasePoint, message: Whole, session: Any) -> tuple[Message, int]:
+def _whole(point: ReleasePoint, message: IntegerMessage, session: Any) -> tuple[Message, int]:
     """As it is: whom this site listens to, and who belongs together."""
     del point, session
     return message, 0
@@ -213,7 +213,7 @@ def _masked(
 RULES: dict[type, Callable[..., tuple[Message, int]]] = {
     ModelMessage: _model,
     PrivateModelMessage: _private,
-    Whole: _whole,
+    IntegerMessage: _whole,
     SumShare: _share,
     NoisyShare: _noisy,
 }

@@ -1,4 +1,4 @@
-"""Every request of a conversation becomes exchanges of typed messages between sites.
+"""Every request of a protocol becomes exchanges of typed messages between sites.
 
 | request | exchanges |
 |---|---|
@@ -28,14 +28,14 @@ from fedmixtures.federation.node.private_pool import NoisySum
 from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.summing import Exchange, Exchanges, Summing
 from fedmixtures.federation.wire.message import (
+    IntegerMessage,
     ModelMessage,
     Silence,
-    Whole,
     decode_model,
     decode_whole,
 )
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.conversation import (
+from fedmixtures.methods.protocol import (
     Broadcast,
     Connect,
     Groups,
@@ -53,7 +53,7 @@ class SiteLeft(Exception):  # noqa: N818
 
 
 class Requests:
-    """One site's part in a conversation, from its first request to its last."""
+    """One site's part in a protocol, from its first request to its last."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class Requests:
         self.sets: dict[frozenset[str], int] = {}
 
     def carried(
-        self, conversation: Generator[Request, Any, Outcome]
+        self, protocol: Generator[Request, Any, Outcome]
     ) -> Generator[Exchange, dict[str, Any], Outcome]:
-        """All exchanges that a conversation asks for."""
+        """All exchanges that a protocol asks for."""
         answer = None
         while True:
             try:
-                request = conversation.send(answer)
+                request = protocol.send(answer)
             except StopIteration as end:
                 return end.value
             answer = yield from self._carried_whole(request)
@@ -136,7 +136,10 @@ class Requests:
         return type(message)(theta, rows, ((theta.weights > 0).sum(-1) < k) | (rows == 0))
 
     def _bits(self, bits: np.ndarray) -> Exchanges:
-        said = {name: Whole(np.array([int(b)])) for name, b in zip(self.edges, bits, strict=True)}
+        said = {
+            name: IntegerMessage(np.array([int(b)]))
+            for name, b in zip(self.edges, bits, strict=True)
+        }
         heard = yield self._to_neighbours(said, lambda content: decode_whole(content, 1, 0, 1))
         return np.array([heard.get(name, (0,))[0] == 1 for name in self.edges], dtype=bool)
 
@@ -150,7 +153,9 @@ class Requests:
         if not set(labels.tolist()) <= set(known):
             raise Refused("the method gives a neighbour a number that is the label of no site")
         numbers = map(known.index, labels.tolist())
-        said = {name: Whole(np.array([n])) for name, n in zip(self.edges, numbers, strict=True)}
+        said = {
+            name: IntegerMessage(np.array([n])) for name, n in zip(self.edges, numbers, strict=True)
+        }
         decode = lambda content: decode_whole(content, 1, 0, len(known) - 1)
         heard = yield self._to_neighbours(said, decode)
         own = {name: (self.sites.index(name),) for name in self.edges}
@@ -170,7 +175,7 @@ class Requests:
         nothing = np.full(len(sites), -1, dtype=np.int64)
         for _ in range(len(sites) - 1):
             said = {
-                name: Whole(table if is_live else nothing)
+                name: IntegerMessage(table if is_live else nothing)
                 for name, is_live in zip(self.edges, both, strict=True)
             }
             decode = lambda content: decode_whole(content, len(sites), -1, len(sites))

@@ -69,7 +69,7 @@ class Session:
             raise Refused("this is no job of rounds between neighbours")
         self.given = given
         self.feasible = feasible_of(self.given)
-        self.program = runner.dynamic(self.given, "float64")
+        self.program = runner.as_traced(self.given, "float64")
         self.neighbours = job.neighbours(site)
         self.support = Support(job_rows(job, support.rows), support.people)
         rows = self.support.rows

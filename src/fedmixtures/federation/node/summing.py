@@ -18,7 +18,7 @@ import numpy as np
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP, OpenedSets, SumRefused, total
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.wire.message import MaskedShare, Message, decode_share
-from fedmixtures.mixture.moments import Statistics, possible
+from fedmixtures.mixture.moments import Statistics, project_psd
 
 MIXTURES_IN_A_SUM = 4
 """A sum of statistics under more of them counts as several."""
@@ -64,7 +64,7 @@ Exchanges = Generator[Exchange, dict[str, Any], Any]
 
 
 class Summing:
-    """What a site remembers of the sums of one conversation, and how it takes part in them."""
+    """What a site remembers of the sums of one protocol, and how it takes part in them."""
 
     def __init__(self, site: str, gate: Gate, covariance_type: str):
         self.site, self.gate, self.covariance_type = site, gate, covariance_type
@@ -134,7 +134,7 @@ class Summing:
         nan = lambda part: np.where(good.reshape(1, -1, *(1,) * (part.ndim - 2)), part, np.nan)
         parts = nan(mass_total), *map(nan, _in_units(factor, added[..., :d], whole))
         like = jax.tree.structure(own)
-        return possible(jax.tree.unflatten(like, [np.zeros_like(own.log_likelihood), *parts]))
+        return project_psd(jax.tree.unflatten(like, [np.zeros_like(own.log_likelihood), *parts]))
 
     def _in_range(self, masses: np.ndarray, members: frozenset[str]) -> np.ndarray:
         """Whether the masses of each mixture add up to the rows that the members have.

@@ -51,7 +51,7 @@ class Silence:
 
 
 @dataclass(frozen=True)
-class Whole:
+class IntegerMessage:
     """Whole numbers about the network: a bit for an edge, or which sites belong together."""
 
     numbers: np.ndarray
@@ -67,7 +67,7 @@ class MaskedShare:
     """Digest of the totals over the same members so far: all must have seen the same."""
 
 
-Message = ModelMessage | PrivateModelMessage | Silence | Whole | MaskedShare
+Message = ModelMessage | PrivateModelMessage | Silence | IntegerMessage | MaskedShare
 
 
 def n_numbers(message: Message) -> int:
@@ -75,7 +75,7 @@ def n_numbers(message: Message) -> int:
     match message:
         case Silence():
             return 0
-        case Whole(numbers) | MaskedShare(numbers):
+        case IntegerMessage(numbers) | MaskedShare(numbers):
             return len(numbers)
     weights, means, _ = message.mixture.parts
     d = means.shape[-1]
@@ -87,7 +87,7 @@ def encode_message(message: Message, covariance_type: str = "full") -> bytes:
 
     Covariances are sent as the numbers that are free in their type.
     """
-    if isinstance(message, Whole):
+    if isinstance(message, IntegerMessage):
         return Frame({"schema": SCHEMA}, {"numbers": message.numbers}).encode()
     if isinstance(message, MaskedShare):
         content = message.numbers.astype("<u8").tobytes()
@@ -106,7 +106,7 @@ def encode_message(message: Message, covariance_type: str = "full") -> bytes:
 
 
 def decode_whole(content: bytes, n: int, low: int, high: int) -> np.ndarray:
-    """The numbers of a `Whole` (int64), each within bounds."""
+    """The numbers of a `IntegerMessage` (int64), each within bounds."""
     frame = _framed(content)
     numbers = frame.arrays.get("numbers", np.zeros(0))
     if numbers.shape != (n,) or frame.boxes or not (numbers == np.rint(numbers)).all():

@@ -51,7 +51,7 @@ from fedmixtures.methods.compared.pooling import (
     reordered,
     summed,
 )
-from fedmixtures.methods.conversation import Block, Broadcast, PerNeighbour
+from fedmixtures.methods.protocol import Block, Broadcast, PerNeighbour
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import EMPTY

@@ -33,7 +33,7 @@ from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot, Outcome
 from fedmixtures.methods.compared.pooling import EMMethod
-from fedmixtures.methods.conversation import Block, Conversation
+from fedmixtures.methods.protocol import Block, Protocol
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.mixture import Mixture
@@ -352,7 +352,7 @@ class FedGenGMM(EMFits):
         return means[component] + np.einsum("nij,nj->ni", factors[component], noise)
 
 
-class FromLocalFits(EMMethod, Conversation):
+class FromLocalFits(EMMethod, Protocol):
     """Settings of the local fits, which run in JAX so that a prior and row weights are known.
 
     Parameters

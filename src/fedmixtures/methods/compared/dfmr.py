@@ -24,7 +24,7 @@ from fedmixtures.kernels.compiling import jit_in_order
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.baselines import FromLocalFits
 from fedmixtures.methods.compared.pooling import moment_match
-from fedmixtures.methods.conversation import Block, Broadcast
+from fedmixtures.methods.protocol import Block, Broadcast
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
@@ -45,7 +45,7 @@ class DFMR(FromLocalFits):
         Turns of assigning and matching, at most.
     """
 
-    fits_float32: ClassVar = False
+    supports_float32: ClassVar = False
 
     exponent: float = 0.1
     max_iter: int = 100

@@ -88,7 +88,7 @@ class FedGrEM(HubProgram):
         Draw covariances to a common shape as well; None is plain maximum likelihood.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    supports_missing: ClassVar[bool] = True
     needs_equal_components: ClassVar[bool] = True
 
     eta: float = 0.1

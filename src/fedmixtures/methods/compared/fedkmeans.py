@@ -19,7 +19,7 @@ from fedmixtures._types import Array, Means, NodeKeys, PerNode
 from fedmixtures.kernels.cpu.matching import best_matching
 from fedmixtures.methods.base import Method, Participants, Prepared
 from fedmixtures.methods.programs import HubProgram, Inbox, Info, Keys, NodeProgram, NodeRows
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.mixture import Mixture
 
 SMALLEST_VARIANCE = 1e-6  # where every row is a centre
@@ -143,7 +143,7 @@ class HubKMeans(HubProgram):
 
 def squared_distances(centres: Means, data: NodeRows) -> Float[Array, "nodes m k"]:
     """Of every row to every centre."""
-    assert not isinstance(data.rows, GappyRows)  # refused before
+    assert not isinstance(data.rows, IncompleteRows)  # refused before
     difference = data.rows[:, :, None, :] - centres[:, None, :, :]
     return jnp.square(difference).sum(-1)
 

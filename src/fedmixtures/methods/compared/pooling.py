@@ -20,10 +20,10 @@ from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.kernels.cpu.matching import best_matchings
 from fedmixtures.kernels.dispatch import log_joints, statistics
 from fedmixtures.methods.base import Method, Participants
-from fedmixtures.methods.conversation import Block
 from fedmixtures.methods.programs import NodeRows
+from fedmixtures.methods.protocol import Block
 from fedmixtures.mixture import moments
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
 
@@ -43,7 +43,7 @@ class EMMethod(Method):
         Shrink covariances to a common shape; None is plain maximum likelihood.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    supports_missing: ClassVar[bool] = True
 
     reg_covar: float = eqx.field(default=1e-6, kw_only=True)
     prior: ShapePrior | None = eqx.field(default=None, kw_only=True)
@@ -155,18 +155,18 @@ def _placed(means: np.ndarray, sequence: np.ndarray) -> tuple[float, np.ndarray]
     return total, orders
 
 
-def padded_rows(data: NodeData) -> tuple[Array | GappyRows, np.ndarray]:
+def padded_rows(data: NodeData) -> tuple[Array | IncompleteRows, np.ndarray]:
     """Rows (nodes, m, d) and their counts (nodes, m), sorted; padding counts zero."""
     data = by_pattern(data.in_order())
     return padded(data, rounded_up(int(data.counts.max())))
 
 
-def e_step(theta: Mixture, rows: Array | GappyRows, counts: np.ndarray) -> Statistics:
+def e_step(theta: Mixture, rows: Array | IncompleteRows, counts: np.ndarray) -> Statistics:
     """Statistics of every node's rows under its mixture, on the host."""
     return to_host(_statistics(theta, rows, counts))
 
 
-def density_rows(models: Mixture, rows: Array | GappyRows) -> np.ndarray:
+def density_rows(models: Mixture, rows: Array | IncompleteRows) -> np.ndarray:
     """Log-density of rows (models, m, d) under the model of the same place."""
     return np.asarray(_densities(models, rows))
 

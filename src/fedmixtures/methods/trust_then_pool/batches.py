@@ -15,7 +15,7 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import Stretches
+from fedmixtures.kernels.arrays import Segments
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import calls_at_once, rows_at_once
 from fedmixtures.mixture.arithmetic import precision
@@ -34,7 +34,7 @@ class Tiles(eqx.Module):
     fold: Array
     """(tiles, rows)."""
     observed: Array | None = None
-    """(tiles, stretches, features) which cells the rows of a stretch have; None where all have."""
+    """(tiles, segments, features) which cells the rows of a segment have; None where all have."""
     per_fit: int = eqx.field(static=True, default=1)
     """Tiles of a fit, on average, as a power of two."""
 
@@ -89,9 +89,9 @@ class Entries:
     """(fits,) entries of each; a number if all have as many."""
 
     @cached_property
-    def by_fit(self) -> Stretches:
+    def by_fit(self) -> Segments:
         """Where the entries of each fit stand."""
-        return Stretches(np.cumsum(self.size) - self.size, len(self.owner))
+        return Segments(np.cumsum(self.size) - self.size, len(self.owner))
 
     @property
     def most(self) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import fused, owner_least, owner_sums, xp
+from fedmixtures.kernels.arrays import jit_on_gpu, owner_least, owner_sums, xp
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.kernels.dispatch import (
     TileRows,
@@ -30,7 +30,7 @@ from fedmixtures.kernels.dispatch import (
 )
 from fedmixtures.methods.trust_then_pool.batches import Entries, Tiles, Work, of_batches
 from fedmixtures.mixture.covariance_types import n_parameters
-from fedmixtures.mixture.density import GappyRows
+from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import ShapePrior, Statistics, m_step
@@ -48,7 +48,7 @@ quick = partial(jit, quick=True)
 """Small programs that are called often: compiling is most of their time."""
 
 
-class Base(eqx.Module):
+class PseudoData(eqx.Module):
     """Rows of others that count beside a node's own: mass, mean and covariance by component."""
 
     mass: Any
@@ -56,7 +56,7 @@ class Base(eqx.Module):
     covariances: Any
 
     @classmethod
-    def of(cls, theta: Mixture, s: Statistics, most: float | Array = np.inf) -> Base:
+    def of(cls, theta: Mixture, s: Statistics, most: float | Array = np.inf) -> PseudoData:
         """Sums taken under `theta`, as rows that count at most `most` in each component."""
         return cls(*_as_rows(theta, s, most))
 
@@ -69,7 +69,7 @@ class Base(eqx.Module):
         return Statistics(s.log_likelihood, s.mass + self.mass, s.first + q * off, second)
 
 
-@fused
+@jit_on_gpu
 def _as_rows(theta: Mixture, s: Statistics, most: Any) -> tuple[Any, Any, Any]:
     """Mass, mean and covariance by component."""
     there = s.mass > LEAST
@@ -83,10 +83,10 @@ def _as_rows(theta: Mixture, s: Statistics, most: Any) -> tuple[Any, Any, Any]:
     )
 
 
-@fused
-def _nothing(theta: Mixture) -> Base:
+@jit_on_gpu
+def _nothing(theta: Mixture) -> PseudoData:
     """No rows of others."""
-    return Base(0.0 * theta.weights, theta.means, theta.covariances)
+    return PseudoData(0.0 * theta.weights, theta.means, theta.covariances)
 
 
 class Fit(eqx.Module):
@@ -116,7 +116,7 @@ def map_step(
     nu,
     ridge,
     pseudo: Any = 1.0,
-    base: Base | None = None,
+    base: PseudoData | None = None,
     covariance_type: str = "full",
 ) -> Mixture:
     """The M-step above; components of weight zero stay absent."""
@@ -148,7 +148,7 @@ def fitted(
     ridge: float,
     n_steps: int,
     *,
-    base: Base | None = None,
+    base: PseudoData | None = None,
     pseudo: Array | float = 1.0,
     from_centres: bool = False,
     tolerance: float = 1e-6,
@@ -175,7 +175,7 @@ def seeded(tiles: Tiles, entries: Entries, keys: Array, present: Array) -> Mixtu
     return _spheres(of_batches(_centres, tiles, entries, (keys,), present.shape[1]), present)
 
 
-@fused
+@jit_on_gpu
 def _spheres(means: Array, present: Array) -> Mixture:
     """Equal components about means."""
     weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
@@ -183,7 +183,7 @@ def _spheres(means: Array, present: Array) -> Mixture:
     return Mixture(weights, means, xp.broadcast_to(eye, (*means.shape, len(eye))).copy())
 
 
-@partial(fused, static_argnums=3)
+@partial(jit_on_gpu, static_argnums=3)
 def _wide(nu: Any, pseudo: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
     """Strength of the prior and pseudo-counts of every fit."""
     wide = lambda number, shape: xp.broadcast_to(xp.asarray(number, dtype), shape)
@@ -195,7 +195,7 @@ def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
     return of_batches(_densities, tiles, entries, (theta,), by_entry=True)
 
 
-def advanced(
+def batch_m_step(
     theta: Mixture, s: Statistics, nu: float | Array, ridge: float, covariance_type: str
 ) -> Mixture:
     """One M-step of a batch from sums."""
@@ -210,7 +210,7 @@ def advanced(
     return jax.tree.map(lambda part: np.asarray(part)[:n], out)
 
 
-@fused
+@jit_on_gpu
 def best_of(fits: list[Fit]) -> Mixture:
     """The best of several fits of the same rows, one by one; of equals the first."""
     rows = fits[0].own.mass.sum(-1)
@@ -235,7 +235,9 @@ def _fitted(
         if rows is not None:
             return tile_statistics(theta, rows, count, work.owner, add)
         at = jax.tree.map(lambda part: part[work.owner], theta)
-        return jax.tree.map(add, statistics(at, GappyRows(x, tiles.observed[work.tile]), count))
+        return jax.tree.map(
+            add, statistics(at, IncompleteRows(x, tiles.observed[work.tile]), count)
+        )
 
     def narrow(theta):
         there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
@@ -303,7 +305,7 @@ def _densities(tiles: Tiles, work: Work, theta: Mixture) -> Array:
     if observed is None:
         return tile_log_density(theta, x, work.owner)
     at = jax.tree.map(lambda part: part[work.owner], theta)
-    return jax.nn.logsumexp(log_joints(at, GappyRows(x, observed[work.tile])), axis=-1)
+    return jax.nn.logsumexp(log_joints(at, IncompleteRows(x, observed[work.tile])), axis=-1)
 
 
 @quick

@@ -14,14 +14,14 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
-from fedmixtures.kernels.arrays import Stretches, Tree, at, fused, in_order_of, placed, xp
+from fedmixtures.kernels.arrays import Segments, Tree, at, in_order_of, jit_on_gpu, placed, xp
 from fedmixtures.kernels.dispatch import hand_back_memory, nodes_at_once
-from fedmixtures.methods.conversation import Block, Request, Sum
+from fedmixtures.methods.protocol import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
-    Base,
     Fit,
-    advanced,
+    PseudoData,
+    batch_m_step,
     densities,
     fitted,
     seeded,
@@ -61,12 +61,12 @@ class Units:
         return jax.tree.map(np.asarray, _in_users(theta, self.centre, self.scale))
 
 
-@fused
+@jit_on_gpu
 def _scaled(rows: Array, centre: Array, scale: Array) -> Any:
     return (rows - centre) / scale
 
 
-@fused
+@jit_on_gpu
 def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
     weights, means, covariances = theta.parts
     parts = (
@@ -84,7 +84,7 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     """
     data = block.held
     table = data.rows, data.row_weights
-    rows_of = Stretches(data.offsets[:-1], len(data.rows))
+    rows_of = Segments(data.offsets[:-1], len(data.rows))
     shares, spreads, spread = _cells(*table, rows_of)
     total = at((yield Sum(shares, None, spreads)), slice(0, 1))
     cells = np.maximum(total["cells"][0], TINY)
@@ -95,8 +95,8 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
 
 
-@fused
-def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any, Any]:
+@jit_on_gpu
+def _cells(rows: Array, weights: Array, rows_of: Segments) -> tuple[Any, Any, Any]:
     """Cells of every node and their sums, by feature; their spread, and that of their squares."""
     weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
     rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
@@ -108,8 +108,8 @@ def _cells(rows: Array, weights: Array, rows_of: Stretches) -> tuple[Any, Any, A
     return {"cells": cells, "first": first}, spreads, np.sqrt(2) * spread**2
 
 
-@fused
-def _squares(rows: Array, weights: Array, rows_of: Stretches, centre: Array) -> Any:
+@jit_on_gpu
+def _squares(rows: Array, weights: Array, rows_of: Segments, centre: Array) -> Any:
     """Sums of squares about a centre, of every node by feature."""
     weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
     return rows_of.sums(weight * (xp.nan_to_num(rows) - centre) ** 2)
@@ -135,7 +135,7 @@ class Nodes:
         self.n, self.hashes = data.n_nodes, block.data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
-        of_node = Stretches(data.offsets[:-1], len(data.rows))
+        of_node = Segments(data.offsets[:-1], len(data.rows))
         self.rows_of, self.blind = map(
             np.asarray, _looked_over(data.rows, data.row_weights, of_node)
         )
@@ -166,7 +166,7 @@ class Nodes:
         self.tile, self.fold, self.count = tile, fold, count
         """(tiles, ...) where own rows stand in the table, their folds and counts."""
         n_tiles = self.table.n_tiles
-        self.tiles_of = Stretches(np.cumsum(n_tiles) - n_tiles, len(tile))
+        self.tiles_of = Segments(np.cumsum(n_tiles) - n_tiles, len(tile))
         self.node_of = self.tiles_of.number()
         self._all_rows: dict[tuple[int, bool], Entries] = {}
         return self
@@ -206,7 +206,7 @@ class Nodes:
 
     def _folds(self, data: NodeData, n_folds: int) -> tuple[Array, int]:
         """Fold of every row: dealt out in an order drawn from seed, label and the row's rank."""
-        node = Stretches(data.offsets[:-1], len(data.rows)).number()
+        node = Segments(data.offsets[:-1], len(data.rows)).number()
         folds = np.where(data.counts < FEW_ROWS, min(FEW_FOLDS, n_folds), n_folds)
         rank, in_turn = _ranks(data.offsets, node, folds)
         order = in_order_of(self._draw(node, 1, rank), node)
@@ -258,10 +258,10 @@ class Nodes:
         more = {"covariance_type": self.covariance_type, **more}
         return fitted(self.table.tiles, entries, theta, nu, self.ridge, n_steps, **more)
 
-    def advanced(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
-        """As `fits.advanced`."""
+    def m_step(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
+        """As `fits.batch_m_step`."""
         with precision(self.block.dtype):
-            return advanced(theta, s, nu, self.ridge, self.covariance_type)
+            return batch_m_step(theta, s, nu, self.ridge, self.covariance_type)
 
     def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: Array) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""
@@ -281,8 +281,14 @@ class Nodes:
         """Of mixtures of `all_and_folds`: those of all rows, and those of the folds."""
         return _halved(theta, self.n)
 
-    def beside(
-        self, theta: Mixture, base: Base, nu: Any, pseudo: Any, n_steps: int, folds: bool = True
+    def fit_with_pseudodata(
+        self,
+        theta: Mixture,
+        base: PseudoData,
+        nu: Any,
+        pseudo: Any,
+        n_steps: int,
+        folds: bool = True,
     ) -> Mixture:
         """EM from `theta` (a mixture per node) on own rows, and on own folds, beside a base."""
         entries, given = self.all_rows(1), (theta, base, nu, pseudo)
@@ -294,34 +300,34 @@ class Nodes:
         return self.fitted(entries, start, nu, n_steps, **more).theta
 
 
-@fused
-def _looked_over(rows: Array, weights: Array, of_node: Stretches) -> tuple[Any, Any]:
+@jit_on_gpu
+def _looked_over(rows: Array, weights: Array, of_node: Segments) -> tuple[Any, Any]:
     """Rows of every node; whether it lacks a feature: its own fits say nothing of that one."""
     seen = of_node.sums(~xp.isnan(rows), np.int64)
     return of_node.sums(weights), (seen == 0).any(1)
 
 
-@fused
+@jit_on_gpu
 def _ranks(offsets: Array, node: Array, folds: Array) -> tuple[Any, Any]:
     """Of every row among those of its node, and the fold that rows of that rank are counted to."""
     rank = xp.arange(len(node)) - xp.asarray(offsets)[node]
     return rank, rank % xp.asarray(folds)[node]
 
 
-@partial(fused, static_argnums=(0, 1))
+@partial(jit_on_gpu, static_argnums=(0, 1))
 def _all_and_folds(n: int, n_folds: int) -> tuple[Any, Any]:
     """Node and fold to leave out, of fits of all rows and without every fold."""
     return xp.tile(xp.arange(n), n_folds + 1), xp.repeat(xp.arange(ALL, n_folds), n)
 
 
-@partial(fused, static_argnums=1)
+@partial(jit_on_gpu, static_argnums=1)
 def _halved(tree: Any, n: int) -> tuple[Any, Any]:
     """The first `n` lines, and the others."""
     return jax.tree.map(lambda part: part[:n], tree), jax.tree.map(lambda part: part[n:], tree)
 
 
-@fused
-def _likelihoods(densities: Any, count: Array, tiles_of: Stretches, rows: Array) -> tuple[Any, Any]:
+@jit_on_gpu
+def _likelihoods(densities: Any, count: Array, tiles_of: Segments, rows: Array) -> tuple[Any, Any]:
     """(nodes, densities) sums of log-densities; the standard deviation of a row's, at least one."""
     sums = [
         [
@@ -336,7 +342,7 @@ def _likelihoods(densities: Any, count: Array, tiles_of: Stretches, rows: Array)
     return first, xp.sqrt(xp.maximum(xp.nan_to_num(variance), 1.0))
 
 
-@partial(fused, static_argnums=4)
+@partial(jit_on_gpu, static_argnums=4)
 def _drawn(hashes: Array, seed: Any, node: Array, salt: tuple[Any, ...], dtype: str) -> Any:
     """The last of 64 random bits (splitmix64)."""
     bits = xp.asarray(hashes)[node] ^ seed
@@ -348,7 +354,7 @@ def _drawn(hashes: Array, seed: Any, node: Array, salt: tuple[Any, ...], dtype: 
     return bits.astype(dtype)
 
 
-@fused
+@jit_on_gpu
 def _of_own_fold(density: Array, fold: Array, count: Array) -> Any:
     """By row the density (folds x tiles, rows) of its own fold; zero for padding."""
     place = xp.maximum(fold, 0)[None].astype(np.int64)
@@ -356,20 +362,20 @@ def _of_own_fold(density: Array, fold: Array, count: Array) -> Any:
     return xp.where(count > 0, xp.take_along_axis(density, place, 0)[0], 0.0)
 
 
-@fused
+@jit_on_gpu
 def by_node(condition: Array, node_of: Array, one: Array | float, other: Array) -> Any:
     """By row `one` at the nodes where the condition holds, else `other`."""
     return xp.where(xp.asarray(condition)[node_of, None], one, other)
 
 
-@partial(fused, static_argnums=1)
+@partial(jit_on_gpu, static_argnums=1)
 def nodes_first(tree: Tree, n: int) -> Tree:
     """(nodes, times, ...) from (times x nodes, ...)."""
     split = lambda part: part.reshape(-1, n, *part.shape[1:])
     return jax.tree.map(lambda part: xp.swapaxes(split(part), 0, 1), tree)
 
 
-@fused
+@jit_on_gpu
 def nodes_last(tree: Tree) -> Tree:
     """And back."""
     return jax.tree.map(lambda part: xp.swapaxes(part, 0, 1).reshape(-1, *part.shape[2:]), tree)

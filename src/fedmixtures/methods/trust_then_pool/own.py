@@ -33,7 +33,7 @@ class Level:
     clusters: Mixture
     """(nodes, ...) the fit with the full strength of the prior: what clusters are read from."""
 
-    def but(self, nodes: Nodes, condition: Array, other: Level) -> Level:
+    def where(self, nodes: Nodes, condition: Array, other: Level) -> Level:
         """The same with the level `other` at the nodes where the condition holds."""
         return Level(
             chosen(condition, other.theta, self.theta),
@@ -93,7 +93,7 @@ def released(nodes: Nodes, own: Level) -> Release:
 _points = quick(sigma_points)
 
 
-class Heard:
+class Received:
     """The releases of neighbours and of the nodes themselves, as points in the tiles."""
 
     def __init__(self, nodes: Nodes, table: Release):
@@ -107,8 +107,8 @@ class Heard:
             points, weights = map(xp.asarray, _points(self.theta))
         nodes.table.put_points(points.reshape(n, -1, d), weights.reshape(n, -1))
 
-    def only(self, who: np.ndarray, n: int) -> tuple[Heard, np.ndarray]:
-        """What some of `n` nodes have heard, with their own numbers; and over which edges."""
+    def only(self, who: np.ndarray, n: int) -> tuple[Received, np.ndarray]:
+        """What some of `n` nodes have received, with their own numbers; and over which edges."""
         number = np.full(n, -1)
         number[who] = np.arange(len(who))
         edges = np.flatnonzero(number[self.receiver] >= 0)

@@ -17,10 +17,10 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import chosen, counted, fused, lines_with, pick, repeated, xp
+from fedmixtures.kernels.arrays import chosen, counted, jit_on_gpu, lines_with, pick, repeated, xp
 from fedmixtures.methods.base import Levels
-from fedmixtures.methods.conversation import Sum
-from fedmixtures.methods.trust_then_pool.fits import Base
+from fedmixtures.methods.protocol import Sum
+from fedmixtures.methods.trust_then_pool.fits import PseudoData
 from fedmixtures.methods.trust_then_pool.nodes import (
     Nodes,
     Units,
@@ -28,7 +28,7 @@ from fedmixtures.methods.trust_then_pool.nodes import (
     nodes_last,
     to_add,
 )
-from fedmixtures.methods.trust_then_pool.own import Heard, Level
+from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.methods.trust_then_pool.pool import Pooled, best_by
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture, distinct
@@ -45,7 +45,7 @@ class Adapted:
     level: Level
     folds: Mixture
     """(nodes, folds, ...) the level, fitted without each fold."""
-    base: Base
+    base: PseudoData
     pseudo: Array
     nu: Array
 
@@ -62,7 +62,7 @@ def personal_level(
     """Step 4: everyone's mixture moved to own rows, each component held by rows of the others.
 
     From M(the others' sums), EM on own rows beside at most `held_by` rows of the others in each
-    component; weights are drawn to the others' by one row. By how many is what foretells the rows
+    component; weights are drawn to the others' by one row. By how many is what predicts the rows
     of the whole network best. Where totals were false, so that nothing comes of it, it is `own`.
     """
     moved = [nodes.in_parts(partial(_moved, held_by=held), everyone) for held in held_by]
@@ -75,17 +75,17 @@ def personal_level(
     clusters = nodes.in_parts(_clusters, full, held)
     others, base = nodes.in_parts(_start, everyone, held)
     lost = _lost(theta)
-    level = Level(theta, density, clusters).but(nodes, lost, own)
+    level = Level(theta, density, clusters).where(nodes, lost, own)
     return Adapted(level, chosen(lost, own_folds, folds), base, others.weights, everyone.nu)
 
 
-@fused
+@jit_on_gpu
 def _of_best(best: Array, node_of: Array, densities: list[Array], held_by: Any) -> tuple[Any, Any]:
     """Densities by row of the best, and by how many rows (nodes, 1) it is held."""
     return pick(best[node_of], densities), xp.asarray(held_by)[best][:, None]
 
 
-@fused
+@jit_on_gpu
 def _lost(theta: Mixture) -> Any:
     return ~xp.isfinite(theta.weights).all(1)
 
@@ -95,7 +95,7 @@ def _moved(
 ) -> tuple[tuple[Mixture, Mixture], Any]:
     """Mixtures of all rows and of the folds (nodes, folds, ...); densities."""
     start, base = _start(part, who, pooled, held_by)
-    models = part.beside(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
+    models = part.fit_with_pseudodata(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
     theta, folds = part.halves(models)
     return (theta, nodes_first(folds, part.n)), part.out_of_fold(folds)
 
@@ -103,20 +103,22 @@ def _moved(
 def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
     """Mixtures of all rows."""
     start, base = _start(part, who, full, held_by)
-    return part.beside(start, base, full.nu, start.weights, PERSONAL_STEPS, folds=False)
+    return part.fit_with_pseudodata(
+        start, base, full.nu, start.weights, PERSONAL_STEPS, folds=False
+    )
 
 
-def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, Base]:
+def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, PseudoData]:
     """The mixture of the others, and those of their rows that hold it."""
-    start = part.advanced(pooled.theta, pooled.rest, pooled.nu)
-    return start, Base.of(pooled.theta, pooled.rest, held_by)
+    start = part.m_step(pooled.theta, pooled.rest, pooled.nu)
+    return start, PseudoData.of(pooled.theta, pooled.rest, held_by)
 
 
 def near_level(
     nodes: Nodes,
     own: Level,
     own_folds: Mixture,
-    heard: Heard,
+    received: Received,
     live: Array,
     blind: Array,
     nu: float,
@@ -128,10 +130,10 @@ def near_level(
     """
 
     def fitted(part: Nodes, who: slice, theta: Mixture, folds: Mixture) -> tuple[Mixture, Array]:
-        here = slice(*np.searchsorted(heard.receiver, (who.start, who.stop)))
+        here = slice(*np.searchsorted(received.receiver, (who.start, who.stop)))
         chosen_by = lines_with(_one_after_another([live[here], *blind[:, here]]))
-        edges = heard.receiver[here] - who.start, heard.sender[here]
-        points = _points(chosen_by, *edges, heard.rows, part.n)
+        edges = received.receiver[here] - who.start, received.sender[here]
+        points = _points(chosen_by, *edges, received.rows, part.n)
         node, leave = part.all_and_folds()
         entries = part.table.with_points(node, leave, *points)
         start = _one_after_another([theta, nodes_last(folds)])
@@ -144,12 +146,12 @@ def near_level(
     return Level(theta, density, theta)
 
 
-@fused
+@jit_on_gpu
 def _one_after_another(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *parts: xp.concatenate(parts), *trees)
 
 
-@fused
+@jit_on_gpu
 def _points(index: Array, receiver: Array, sender: Array, rows: Array, n: Any) -> tuple[Any, ...]:
     """Fit (ascending, since receivers are), source and weight of places in (fits, edges)."""
     fold, edge = xp.divmod(index, len(receiver))

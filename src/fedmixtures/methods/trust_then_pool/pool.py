@@ -20,19 +20,19 @@ from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import (
     at,
     chosen,
-    fused,
+    jit_on_gpu,
     repeated,
     replaced,
     with_either,
     worth_selecting,
     xp,
 )
-from fedmixtures.methods.conversation import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import LEAST, SAME_FIT, Base, Fit, best_of
+from fedmixtures.methods.protocol import Groups, Request, Sum
+from fedmixtures.methods.trust_then_pool.fits import LEAST, SAME_FIT, Fit, PseudoData, best_of
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_last, to_add
-from fedmixtures.methods.trust_then_pool.own import Heard, Level
+from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics, possible
+from fedmixtures.mixture.moments import Statistics, project_psd
 
 LEADERS = 3
 """Members whose neighbourhoods give a start."""
@@ -61,21 +61,21 @@ class Pooled(eqx.Module):
 def pooled_level(
     nodes: Nodes,
     own: Level,
-    heard: Heard,
+    received: Received,
     groups: Groups,
     live: Array,
     strengths: np.ndarray,
     steps: tuple[int, int, int],
     salt: int,
 ) -> Generator[Request, Any, tuple[Level, Pooled, Pooled]]:
-    """The level of every node's group, with the prior's strength that foretells its rows best.
+    """The level of every node's group, with the prior's strength that predicts its rows best.
 
     Returned with what stands behind it, and the same at the first (full) strength. All strengths
     go side by side until the choice; of the full one, if it is not chosen, clusters alone are read.
     A node that is alone keeps its own level.
     """
     first, each, then = steps
-    starts, known = yield from _starts(nodes, heard, own, groups, live, strengths[0], salt)
+    starts, known = yield from _starts(nodes, received, own, groups, live, strengths[0], salt)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
     best = _best(nodes, starts, group, strengths[0], first)
     del starts  # the steps drop what they have used, if no name holds it here
@@ -99,14 +99,14 @@ def pooled_level(
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
     fit, total, nu = _number(0, (fit, total, nu))
     density, rest = nodes.in_parts(_without_own, fit, total, nu)
-    level = Level(fit.theta, density, fit.theta).but(nodes, alone, own)
+    level = Level(fit.theta, density, fit.theta).where(nodes, alone, own)
     pooled = Pooled(level.theta, rest, nu)
     full = _first_of(choice, pooled, full)
     return replace(level, clusters=full.theta), pooled, full
 
 
 def pooled_level_of_groups(
-    nodes: Nodes, own: Level, heard: Heard, groups: Groups, live: Array, *more: Any
+    nodes: Nodes, own: Level, received: Received, groups: Groups, live: Array, *more: Any
 ) -> Generator[Request, Any, Level]:
     """The same, worked out for nodes that are not alone: the others keep their own level.
 
@@ -114,9 +114,9 @@ def pooled_level_of_groups(
     """
     who = worth_selecting(groups.size > 1)
     if len(who) == nodes.n:
-        return (yield from pooled_level(nodes, own, heard, groups, live, *more))[0]
+        return (yield from pooled_level(nodes, own, received, groups, live, *more))[0]
     who = who if len(who) else np.zeros(1, np.int64)
-    part, (of_part, edges) = nodes.only(who), heard.only(who, nodes.n)
+    part, (of_part, edges) = nodes.only(who), received.only(who, nodes.n)
     given = part, own.only(part, who), of_part, Groups(*(of[who] for of in groups))
     steps, reply = pooled_level(*given, np.asarray(live)[edges], *more), None
     try:
@@ -127,7 +127,7 @@ def pooled_level_of_groups(
 
 
 def _starts(
-    nodes: Nodes, heard: Heard, own: Level, groups: Groups, live: Array, nu: float, salt: int
+    nodes: Nodes, received: Received, own: Level, groups: Groups, live: Array, nu: float, salt: int
 ) -> Generator[Request, Any, tuple[Mixture, np.ndarray]]:
     """Starts (nodes, starts, ...), the same for all members: leaders offer, a sum hands round.
 
@@ -139,26 +139,26 @@ def _starts(
     leads = np.flatnonzero(groups.rank < LEADERS)
     place = np.full(nodes.n, -1)
     place[leads] = np.arange(len(leads))
-    edge = np.flatnonzero(np.asarray(live) & (place[heard.receiver] >= 0))
-    fit = np.concatenate([np.arange(len(leads)), place[heard.receiver[edge]]])
-    source = np.concatenate([nodes.block.line[leads], heard.sender[edge]])
+    edge = np.flatnonzero(np.asarray(live) & (place[received.receiver] >= 0))
+    fit = np.concatenate([np.arange(len(leads)), place[received.receiver[edge]]])
+    source = np.concatenate([nodes.block.line[leads], received.sender[edge]])
     order = np.argsort(fit, kind="stable")
     fit, source = fit[order], source[order]
-    release = at(heard.theta, nodes.block.line)
+    release = at(received.theta, nodes.block.line)
     best, lost = at(release, leads), np.zeros(len(leads), dtype=bool)
     if len(leads):
-        entries = nodes.table.of_points(fit, source, heard.rows[source], len(leads))
+        entries = nodes.table.of_points(fit, source, received.rows[source], len(leads))
         keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
-        present = _present(nodes.present[leads], fit, heard.theta.weights, source)
+        present = _present(nodes.present[leads], fit, received.theta.weights, source)
         best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys])
-        np.logical_or.at(lost, fit, heard.lost[source])
-    whole = ((heard.rows > 0) & ~heard.lost)[nodes.block.line]
+        np.logical_or.at(lost, fit, received.lost[source])
+    whole = ((received.rows > 0) & ~received.lost)[nodes.block.line]
     offers = _offers(release, best, lost, leads, groups.rank, whole)
     starts, known = _filled((yield Sum(offers, groups.label, spread=0.0)), own.theta)
     return starts, np.asarray(known)
 
 
-@fused
+@jit_on_gpu
 def _present(own: Array, fit: Array, weights: Array, source: Array) -> Any:
     """(leaders, k) components: as many as anyone has whose points a leader clusters.
 
@@ -167,7 +167,7 @@ def _present(own: Array, fit: Array, weights: Array, source: Array) -> Any:
     return with_either(own, fit, xp.asarray(weights)[source] > 0)
 
 
-@fused
+@jit_on_gpu
 def _offers(
     release: Mixture, best: Mixture, lost: Array, leads: Array, rank: Array, whole: Array
 ) -> Mixture:
@@ -180,7 +180,7 @@ def _offers(
     return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *offered)
 
 
-@fused
+@jit_on_gpu
 def _filled(starts: Mixture, own: Mixture) -> tuple[Mixture, Any]:
     """Starts (nodes, starts, ...), the first in place of what is none; whether there is any."""
     there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
@@ -193,7 +193,7 @@ def _filled(starts: Mixture, own: Mixture) -> tuple[Mixture, Any]:
     return jax.tree.map(fill, starts, spare), known
 
 
-@fused
+@jit_on_gpu
 def _widened(theta: Mixture) -> Mixture:
     """The same places with equal weights, each as wide as the whole mixture."""
     weights, means, covariances = theta.parts
@@ -232,13 +232,13 @@ def _best(
     return _best_start(fit, total, (yield told))
 
 
-@partial(fused, static_argnums=1)
+@partial(jit_on_gpu, static_argnums=1)
 def _by_start(density: Array, n_starts: int) -> Any:
     """(starts, tiles, rows)."""
     return density.reshape(n_starts, -1, density.shape[-1])
 
 
-@fused
+@jit_on_gpu
 def _best_start(fit: Fit, total: Statistics, log_likelihood: Array) -> tuple[Fit, Statistics]:
     """By the score of each, from totals (nodes, starts)."""
     rows = total.mass.sum(-1)
@@ -246,19 +246,19 @@ def _best_start(fit: Fit, total: Statistics, log_likelihood: Array) -> tuple[Fit
     return at((fit, total), (xp.arange(len(best)), best))
 
 
-@fused
+@jit_on_gpu
 def _of_choice(choice: Array, tree: Any) -> Any:
     """(nodes, 1, ...) that of each node's choice, from (nodes, choices, ...)."""
     return at(tree, (xp.arange(len(choice))[:, None], choice[:, None]))
 
 
-@partial(fused, static_argnums=0)
+@partial(jit_on_gpu, static_argnums=0)
 def _number(choice: int, tree: Any) -> Any:
     """(nodes, ...) that of one choice, from (nodes, choices, ...)."""
     return jax.tree.map(lambda part: xp.asarray(part)[:, choice], tree)
 
 
-@fused
+@jit_on_gpu
 def _first_of(choice: Array, pooled: Pooled, first: Pooled) -> Pooled:
     """That of the first choice, whatever was chosen."""
     return chosen(choice == 0, pooled, first)
@@ -304,13 +304,13 @@ def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:
     return _apart(part.fitted(part.all_rows(several, nodes_first=True), theta, nu, 0), several)
 
 
-@fused
+@jit_on_gpu
 def _together(tree: Any) -> Any:
     """(nodes x several, ...) from (nodes, several, ...)."""
     return jax.tree.map(lambda part: xp.asarray(part).reshape(-1, *part.shape[2:]), tree)
 
 
-@partial(fused, static_argnums=1)
+@partial(jit_on_gpu, static_argnums=1)
 def _apart(tree: Any, several: int) -> Any:
     """And back."""
     return jax.tree.map(lambda part: part.reshape(-1, several, *part.shape[1:]), tree)
@@ -319,10 +319,10 @@ def _apart(tree: Any, several: int) -> Any:
 def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
     """The M-step of totals; a bad total, which a liar can make, keeps the last good mixture."""
     good, kept = _kept(total)
-    return chosen(good, nodes.advanced(theta, kept, nu), theta)
+    return chosen(good, nodes.m_step(theta, kept, nu), theta)
 
 
-@fused
+@jit_on_gpu
 def _kept(total: Statistics) -> tuple[Any, Statistics]:
     """Which totals are good, and harmless ones in place of the others."""
     good = sound(total)
@@ -337,14 +337,14 @@ def sound(total: Statistics) -> Any:
     return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
 
 
-@fused
+@jit_on_gpu
 def best_by(total: Array, own: Array) -> Any:
     """The choice with the greatest total; a node that got a bad one goes by its own."""
     good = xp.isfinite(total).all(-1, keepdims=True)
     return first_greatest(xp.where(good, total, own), within=SAME_TOTAL)
 
 
-@fused
+@jit_on_gpu
 def _others(total: Statistics, mine: Statistics) -> Statistics:
     """A total without the own part; nothing where that is not in it."""
     more = xp.where(total.mass > 0, total.mass - mine.mass, 0.0).sum(1)
@@ -352,10 +352,10 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
     return jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
 
 
-@fused
-def _beside(theta: Mixture, rest: Statistics, nu: Array) -> tuple[Base, Any, Any]:
+@jit_on_gpu
+def _beside(theta: Mixture, rest: Statistics, nu: Array) -> tuple[PseudoData, Any, Any]:
     """The others' rows, the prior's strength, and what the others' rows count for in weights."""
-    base = Base.of(theta, rest)
+    base = PseudoData.of(theta, rest)
     return base, xp.asarray(nu, theta.means.dtype), base.mass + 1.0
 
 
@@ -363,14 +363,14 @@ def _without_own(
     part: Nodes, _: slice, fit: Fit, total: Statistics, nu: Array
 ) -> tuple[Array, Statistics]:
     """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
-    rest = possible(_others(total, fit.own), FEW, LEAST)
+    rest = project_psd(_others(total, fit.own), FEW, LEAST)
     base, nu, pseudo = _beside(fit.theta, rest, nu)
-    folds = part.halves(part.beside(fit.theta, base, nu, pseudo, 1))[1]
+    folds = part.halves(part.fit_with_pseudodata(fit.theta, base, nu, pseudo, 1))[1]
     return part.out_of_fold(folds), rest
 
 
 def _behind(pooled: tuple[Fit, Statistics, Array], alone: np.ndarray, own: Mixture) -> Pooled:
     """What stands behind a level; `own` where a node is alone."""
     fit, total, nu = pooled
-    rest = possible(_others(total, fit.own), FEW, LEAST)
+    rest = project_psd(_others(total, fit.own), FEW, LEAST)
     return Pooled(chosen(alone, own, fit.theta), rest, nu)

@@ -26,19 +26,19 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import pick, stacked, xp
-from fedmixtures.methods.base import Account, Levels, Outcome, warn_of_retired
-from fedmixtures.methods.conversation import (
+from fedmixtures.methods.base import Diagnostics, Levels, Outcome, warn_of_retired
+from fedmixtures.methods.protocol import (
     Block,
     Broadcast,
     Connect,
-    Conversation,
     Groups,
     PerNeighbour,
+    Protocol,
     Request,
 )
 from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units
-from fedmixtures.methods.trust_then_pool.own import Heard, Level, own_level, released
+from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import (
     Known,
     by_oneself,
@@ -59,8 +59,8 @@ LEVELS = ("own", "near", "personal", "group", "everyone")
 RETIRED = ("caution", "level", "prior_odds", "agree_rounds")
 
 
-class TrustThenPool(Conversation):
-    """Every node weighs several densities by how well they foretell its own held-out rows.
+class TrustThenPool(Protocol):
+    """Every node weighs several densities by how well they predict its own held-out rows.
 
     Its own; that of its own rows with what trusted neighbours released (*near*); everyone's moved
     to its own rows (*personal*); its group's; everyone's. Pooling is exact EM by sums. No number of
@@ -91,7 +91,7 @@ class TrustThenPool(Conversation):
         Of an earlier form; without effect.
     """
 
-    fits_gaps: ClassVar[bool] = True
+    supports_missing: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
 
     prior: ShapePrior = ShapePrior()
@@ -137,23 +137,23 @@ class TrustThenPool(Conversation):
         nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
         own, folds = own_level(nodes, nu, self.n_starts)
         release = Broadcast(released(nodes, own), units.common(block.held).rows)
-        heard = Heard(nodes, (yield release))
+        received = Received(nodes, (yield release))
         del release
 
         everybody = np.ones(len(block.receiver), dtype=bool)
         network = self._pooling(nodes, (yield Connect(everybody)))
-        pooled = nodes, own, heard
+        pooled = nodes, own, received
         more = strengths, self.pool_steps
         everyone, sums, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
         held = self.held_by, network.label
         personal = yield from personal_level(nodes, own, folds, sums, full, *held)
 
-        gain = gains(nodes, own, folds, personal, heard, nu)
+        gain = gains(nodes, own, folds, personal, received, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
         both, without = both_ways(listens, gain.without, returned)
         live = yield from inside(block, both, gain.mean)
-        near = near_level(nodes, own, folds, heard, live, without, nu)
+        near = near_level(nodes, own, folds, received, live, without, nu)
         told = {"gain": gain.mean, "listens": listens, "cut": both, "trusted": live}
         personal, strength = personal.level, personal.nu
         del folds, sums, full, gain, without  # no later step needs them
@@ -161,7 +161,7 @@ class TrustThenPool(Conversation):
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts = self._pooling(nodes, groups, same)
         group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
-        group = group.but(nodes, same, everyone)
+        group = group.where(nodes, same, everyone)
 
         found = own, near, personal, group, everyone
         density = self._judged(nodes, found, groups.size == 1, network.size > 1)
@@ -174,9 +174,11 @@ class TrustThenPool(Conversation):
             edges=edges,
         )
 
-    def join(self, block: Block, levels: Levels, rows: np.ndarray, account: Account) -> Outcome:
+    def join(
+        self, block: Block, levels: Levels, rows: np.ndarray, diagnostics: Diagnostics
+    ) -> Outcome:
         """A node that comes later, from what the network has found: see `personal.Known`."""
-        nu = account.nodes.get("nu", np.full(len(rows), self.prior.strength))
+        nu = diagnostics.nodes.get("nu", np.full(len(rows), self.prior.strength))
         known = Known(levels, rows, nu, self.covariance_type)
         nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)
         own, folds = own_level(nodes, float(self.prior.strength), self.n_starts)

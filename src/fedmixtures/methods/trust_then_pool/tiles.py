@@ -18,9 +18,9 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, by_pattern
 from fedmixtures.kernels.arrays import (
-    Stretches,
+    Segments,
     counted,
-    fused,
+    jit_on_gpu,
     placed,
     repeat_lines,
     replaced,
@@ -54,10 +54,10 @@ class TileTable:
 
     def __init__(self, data: NodeData, folds: Array, n_points: int, n_mixtures: int, dtype: str):
         """`folds` gives the fold of every row of `data`; `n_points` those of one mixture."""
-        gappy = bool(xp.isnan(data.rows).any())
-        arranged = _arranged(data) if gappy else data
+        incomplete = bool(xp.isnan(data.rows).any())
+        arranged = _arranged(data) if incomplete else data
         counts, n = arranged.counts, len(arranged.rows)
-        node = Stretches(arranged.offsets[:-1], n).number()
+        node = Segments(arranged.offsets[:-1], n).number()
         self.size = size = tile_size(counts, n_points, data.n_features)
         self.n_tiles = -(-counts // size)
         self.first = np.concatenate([[0], np.cumsum(self.n_tiles)[:-1]]).astype(np.int64)
@@ -70,13 +70,13 @@ class TileTable:
         begin = self.first * size - arranged.offsets[:-1]
         place = all_places = _places(begin, node)
         observed = None
-        if gappy:
-            real, stretch = arranged.source_index >= 0, arranged.stretch
+        if incomplete:
+            real, segment = arranged.source_index >= 0, arranged.segment
             place = placed(len(data.rows), arranged.source_index[real], all_places[real], 0, int)
-            there = ~np.isnan(arranged.rows[::stretch])
-            at = all_places[::stretch] // stretch
-            observed = placed(lines * size // stretch, at, there, True, bool)
-            observed = jnp.asarray(observed.reshape(lines, size // stretch, -1))
+            there = ~np.isnan(arranged.rows[::segment])
+            at = all_places[::segment] // segment
+            observed = placed(lines * size // segment, at, there, True, bool)
+            observed = jnp.asarray(observed.reshape(lines, size // segment, -1))
         fill = lambda *what: jnp.asarray(_tiled(lines, size, place, *what))
         self.tiles = Tiles(
             fill(data.rows, 0, dtype),
@@ -148,13 +148,13 @@ class TileTable:
         return Entries(*joined, n_fits=n, size=points + own)
 
 
-@fused
+@jit_on_gpu
 def _places(begin: Array, node: Array) -> Any:
     """Where every row stands in the tiles."""
     return xp.asarray(begin)[node] + xp.arange(len(node))
 
 
-@partial(fused, static_argnums=(0, 1, 4, 5))
+@partial(jit_on_gpu, static_argnums=(0, 1, 4, 5))
 def _tiled(lines: int, size: int, place: Array, values: Array, empty: int, dtype: str) -> Any:
     """`lines` tiles of `size` rows, with `values` (zero for what is missing) at their places."""
     table = placed(lines * size, place, xp.nan_to_num(values), empty, dtype)
@@ -167,7 +167,7 @@ def _arranged(data: NodeData) -> NodeData:
     return by_pattern(NodeData(data.labels, rows, weights, data.offsets, np.arange(len(rows))))
 
 
-@partial(fused, static_argnums=3)
+@partial(jit_on_gpu, static_argnums=3)
 def _of_equal(first: Array, node: Array, leave: Array, tiles: int) -> tuple[Array, ...]:
     """Tile, owner, leave and scale of fits of as many tiles each, from the nodes' `first` on."""
     owner = xp.repeat(xp.arange(len(node), dtype=np.int32), tiles)
@@ -177,7 +177,7 @@ def _of_equal(first: Array, node: Array, leave: Array, tiles: int) -> tuple[Arra
     return tile.astype(np.int32), owner, leave, xp.ones(len(owner))
 
 
-@partial(fused, static_argnums=(5, 6, 7))
+@partial(jit_on_gpu, static_argnums=(5, 6, 7))
 def _of_equal_with_one(
     first: Array,
     node: Array,
@@ -202,7 +202,7 @@ def _of_equal_with_one(
     )
 
 
-@partial(fused, static_argnums=3)
+@partial(jit_on_gpu, static_argnums=3)
 def _of_rows(begin: Array, leave: Array, size: Array, total: int) -> tuple[Array, ...]:
     """Tile, owner, leave and scale of `total` entries, `size` for each fit, from `begin` on."""
     owner = repeat_lines(xp.arange(len(size), dtype=np.int32), size, total)
@@ -211,7 +211,7 @@ def _of_rows(begin: Array, leave: Array, size: Array, total: int) -> tuple[Array
     return tile.astype(np.int32), owner, leave, xp.ones(total)
 
 
-@partial(fused, static_argnums=(6, 7))
+@partial(jit_on_gpu, static_argnums=(6, 7))
 def _with_points(
     rows: tuple[Array, ...],
     fit: Array,

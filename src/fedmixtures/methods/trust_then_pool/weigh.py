@@ -2,7 +2,7 @@ r"""Step 8, weigh: how much each level counts at a node, by its own out-of-fold 
 
 Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows; the network's are
 the shares of all rows that the levels have under the nodes' own weights, in a few rounds. What is
-proved is prequential: foretell each row by levels weighed by the rows before it, equally at first,
+proved is prequential: predict each row by levels weighed by the rows before it, equally at first,
 then $w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
 that of any level plus $\ln(\text{levels})$, whatever the levels are and whoever has lied.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import Stretches, at, fused, xp
-from fedmixtures.methods.conversation import Request, Sum
+from fedmixtures.kernels.arrays import Segments, at, jit_on_gpu, xp
+from fedmixtures.methods.protocol import Request, Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 
 SHRINK = 10.0
@@ -49,7 +49,7 @@ def weights(nodes: Nodes, density: list[Array], group: np.ndarray) -> Generator[
     return _fitted(nodes, density, network, network, STEPS)[0]
 
 
-@fused
+@jit_on_gpu
 def _grown(network: Array, total: Array) -> Any:
     """The network's weights after a sum of rows that levels explain.
 
@@ -86,28 +86,28 @@ def _fitted(
     return nodes.in_parts(steps, network, found)
 
 
-@fused
+@jit_on_gpu
 def _relative(density: list[Array]) -> Any:
     """(levels, tiles, rows) how likely every row is under each level, by the likeliest."""
     table = usable(xp.stack(density))
     return xp.exp(table - table.max(0))
 
 
-@fused
+@jit_on_gpu
 def _shrunk(shares: Array, network: Array) -> Any:
     found = shares + SHRINK * network + LEAST_ROWS
     return found / found.sum(-1, keepdims=True)
 
 
-@fused
-def _shares(relative: Array, count: Array, node_of: Array, tiles_of: Stretches, by_node) -> Any:
+@jit_on_gpu
+def _shares(relative: Array, count: Array, node_of: Array, tiles_of: Segments, by_node) -> Any:
     weight = by_node.T[:, node_of]
     factor = count / xp.einsum("ltr,lt->tr", relative, weight)
     by_tile = weight * xp.einsum("ltr,tr->lt", relative, factor)
     return tiles_of.sums(by_tile.T)
 
 
-@fused
+@jit_on_gpu
 def _first(total: dict[str, Any]) -> Any:
     r"""(nodes, levels) where EM begins: $w_l \propto \exp(30\,(e_l - \max e))$, mean evidence $e$.
 
@@ -121,12 +121,12 @@ def _first(total: dict[str, Any]) -> Any:
     return share / share.sum(-1, keepdims=True)
 
 
-@fused
+@jit_on_gpu
 def _usable(densities: list[Array]) -> list[Any]:
     return [usable(density) for density in densities]
 
 
-@fused
+@jit_on_gpu
 def usable(density: Array) -> Any:
     """Finite densities: what is none counts as very unlikely."""
     return xp.maximum(xp.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
@@ -137,8 +137,8 @@ def evidence(nodes: Nodes, density: list[Array]) -> np.ndarray:
     return np.asarray(_totals(density, nodes.count, nodes.tiles_of)) / nodes.rows_of[:, None]
 
 
-@fused
-def _totals(density: list[Array], count: Array, tiles_of: Stretches) -> Any:
+@jit_on_gpu
+def _totals(density: list[Array], count: Array, tiles_of: Segments) -> Any:
     """(nodes, levels) log-likelihoods."""
     totals = [tiles_of.sums((part * count).sum(-1)) for part in map(usable, density)]
     return xp.stack(totals, axis=-1)

@@ -1,4 +1,4 @@
-"""Trust-then-Pool between sites: the same conversation, its sums under masks."""
+"""Trust-then-Pool between sites: the same protocol, its sums under masks."""
 
 from __future__ import annotations
 

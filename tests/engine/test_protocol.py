@@ -1,25 +1,25 @@
-"""Conversations: who gets which message, groups, sums; alone as together; what is counted."""
+"""Protocols: who gets which message, groups, sums; alone as together; what is counted."""
 
 import numpy as np
 import pytest
 
 import fedmixtures as fm
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.layout.blocks import conversation_block, node_block
-from fedmixtures.engine.run.once import InProcess, converse
+from fedmixtures.engine.layout.blocks import node_block, protocol_block
+from fedmixtures.engine.run.protocols import InProcess, run_protocol
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.conversation import (
+from fedmixtures.methods.protocol import (
     Block,
     Broadcast,
     Connect,
-    Conversation,
     PerNeighbour,
+    Protocol,
     Sum,
 )
 
 
-class Average(Conversation):
+class Average(Protocol):
     """One Gaussian for everybody, by one sum of the rows' moments."""
 
     def run(self, block: Block):
@@ -36,7 +36,7 @@ class Average(Conversation):
         return Outcome(fm.Mixture(weights, mean[:, None], covariance[:, None]))
 
 
-class Talk(Conversation):
+class Talk(Protocol):
     """Every kind of request: nodes join those whose mean is near, and sum over their group."""
 
     def run(self, block: Block):
@@ -110,7 +110,7 @@ def test_average_consensus_is_one_sum():
 def test_messages_arrive_groups_are_found_and_bytes_are_counted():
     data, network = problem()
     solution = fm.solve(Talk(), data, network, n_components=1)
-    told = solution.account
+    told = solution.diagnostics
     group = told.nodes["group"]
     assert [len(set(group[:3])), len(set(group[3:6])), len(set(group))] == [1, 1, 4]
     assert told.nodes["size"].tolist() == told.nodes["members"].tolist() == [3] * 6 + [1, 1]
@@ -138,8 +138,8 @@ def test_messages_arrive_groups_are_found_and_bytes_are_counted():
 def test_the_order_of_nodes_changes_no_bit():
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     one, other = (fm.solve(Talk(), *problem(o), n_components=1) for o in (range(8), order))
-    for name, values in one.account.nodes.items():
-        np.testing.assert_array_equal(values[order], other.account.nodes[name])
+    for name, values in one.diagnostics.nodes.items():
+        np.testing.assert_array_equal(values[order], other.diagnostics.nodes[name])
     np.testing.assert_array_equal(one.theta.means[order], other.theta.means)
 
 
@@ -147,7 +147,7 @@ def test_nodes_apart_hear_what_a_block_of_all_hears():
     """As silos run it: a generator for every node, in step, and replies cut out of the whole."""
     data, network = problem()
     together = fm.solve(Talk(), data, network, n_components=1)
-    engine = InProcess(conversation_block(data, network, [1] * 8))
+    engine = InProcess(protocol_block(data, network, [1] * 8))
     whole, talks = engine.block, []
     for i, label in enumerate(data.labels):
         here = whole.receiver == i
@@ -166,7 +166,9 @@ def test_nodes_apart_hear_what_a_block_of_all_hears():
                 outcomes.append(end.value)
     for i, outcome in enumerate(outcomes):
         np.testing.assert_array_equal(outcome.theta.means[0], together.theta.means[i])
-        np.testing.assert_array_equal(outcome.nodes["group"], together.account.nodes["group"][[i]])
+        np.testing.assert_array_equal(
+            outcome.nodes["group"], together.diagnostics.nodes["group"][[i]]
+        )
 
 
 def joined(requests):
@@ -194,17 +196,17 @@ def own_part(replies, i, whole, request):
 def test_replies_kept_lead_to_the_same_place():
     """Recovery: what was heard before a crash is heard again, and nothing else is needed."""
     data, network = problem()
-    block = conversation_block(data, network, [1] * 8)
+    block = protocol_block(data, network, [1] * 8)
     kept = []
     engine = InProcess(block)
-    first = converse(Talk(), block, lambda request: kept.append(engine(request)) or kept[-1])
+    first = run_protocol(Talk(), block, lambda request: kept.append(engine(request)) or kept[-1])
     replies = iter(kept)
-    again = converse(Talk(), block, lambda request: next(replies))
+    again = run_protocol(Talk(), block, lambda request: next(replies))
     np.testing.assert_array_equal(first.theta.means, again.theta.means)
 
 
 def test_what_is_no_request_is_refused():
-    class Shout(Conversation):
+    class Shout(Protocol):
         def run(self, block):
             yield "hello"
 

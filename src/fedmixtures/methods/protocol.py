@@ -1,4 +1,4 @@
-"""A method as a conversation: written from top to bottom, it asks and goes on with the reply."""
+"""A method as a protocol: written from top to bottom, it asks and goes on with the reply."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.kernels.arrays import xp
-from fedmixtures.methods.base import Account, Levels, Method, Outcome
+from fedmixtures.methods.base import Diagnostics, Levels, Method, Outcome
 from fedmixtures.mixture.mixture import Mixture
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The nodes that one process runs a conversation for: all of them, or a single silo's one.
+    """The nodes that one process runs a protocol for: all of them, or a single silo's one.
 
     Nodes are listed by position, their neighbours as directed edges: sorted by receiver, then by
     the hash of the sender's label, so that no number depends on the order in which nodes came.
@@ -102,7 +102,7 @@ class Sum:
 Request = Broadcast | PerNeighbour | Connect | Sum
 
 
-class Conversation(Method):
+class Protocol(Method):
     """A program that is written from top to bottom: it asks, and goes on when it has the reply.
 
     Every process runs the same generator on its own block: a simulation one for all nodes, a silo
@@ -113,7 +113,7 @@ class Conversation(Method):
     (totals over everybody, say).
     """
 
-    kind: ClassVar = "conversation"
+    kind: ClassVar = "protocol"
     needs_start: ClassVar = False
 
     @abc.abstractmethod
@@ -121,10 +121,10 @@ class Conversation(Method):
         """Yield requests, get replies, return the outcome."""
 
     def join(
-        self, block: Block, levels: Levels, rows: np.ndarray, account: Account
+        self, block: Block, levels: Levels, rows: np.ndarray, diagnostics: Diagnostics
     ) -> Outcome | None:
         """What a node that comes later gets from what the network has found; None: its own fit.
 
-        `rows` (nodes,) are those of the fitted nodes, `levels` and `account` what was found.
+        `rows` (nodes,) are those of the fitted nodes, `levels` and `diagnostics` what was found.
         """
         return None

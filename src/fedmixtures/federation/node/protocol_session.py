@@ -1,6 +1,6 @@
-"""A conversation at one node, between two requests of its carrier.
+"""A protocol at one node, between two requests of its carrier.
 
-To go on after a fault the node runs the conversation again on what it heard, and sends again the
+To go on after a fault the node runs the protocol again on what it heard, and sends again the
 boxes it sent. What is asked for and how it becomes exchanges is in `requests`.
 """
 
@@ -23,15 +23,15 @@ from fedmixtures.federation.node.store import Store, digest
 from fedmixtures.federation.node.summing import Exchange, Summing
 from fedmixtures.federation.wire.message import ModelMessage, ModelRefused, PrivateModelMessage
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.conversation import Conversation
+from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.mixture import Mixture
 
 
-class ConversationSession:
-    """What a node holds for a conversation between two requests of its carrier."""
+class ProtocolSession:
+    """What a node holds for a protocol between two requests of its carrier."""
 
     def __init__(
-        self, job: Job, site: str, support: Support, folder: Path, program: Conversation, gate: Gate
+        self, job: Job, site: str, support: Support, folder: Path, program: Protocol, gate: Gate
     ):
         self.job, self.site, self.gate, self.given = job, site, gate, program
         self.at_home = Support(job_rows(job, support.rows), support.people)
@@ -80,7 +80,7 @@ class ConversationSession:
 
     @property
     def is_over(self) -> bool:
-        """Whether the conversation has come to its end."""
+        """Whether the protocol has come to its end."""
         return self.exchange is None
 
     @property
@@ -158,7 +158,7 @@ class ConversationSession:
         return {"fresh": fresh, "stale": [], "dropped": missing, "silent": []}
 
     def must_wait(self, freshness: dict[str, list[str]]) -> bool:
-        """A conversation goes on with all or not at all."""
+        """A protocol goes on with all or not at all."""
         return bool(freshness["dropped"])
 
     def replay(self) -> bool:
@@ -194,7 +194,7 @@ class ConversationSession:
         self.state_from = "memory"
 
     def _advance(self, heard: dict[str, Any]) -> None:
-        self.passed(self)  # what was sent is part of what the conversation goes on with
+        self.passed(self)  # what was sent is part of what the protocol goes on with
         self._goes_on(lambda: self.generator.send(heard))
 
     def _goes_on(self, resumed: Callable[[], Exchange]) -> None:
@@ -218,12 +218,12 @@ class ConversationSession:
         if self.job.privacy is None:
             return ModelMessage(self.result())
         if self.outcome is None or self.outcome.levels is None:
-            raise Refused("the conversation is not over")
+            raise Refused("the protocol is not over")
         levels = self.outcome.levels
         return PrivateModelMessage(levels.theta.at((levels.names.index("everyone"), 0)))
 
     def result(self) -> Mixture:
         """The mixture of this node; it stays here."""
         if self.outcome is None:
-            raise Refused("the conversation is not over")
+            raise Refused("the protocol is not over")
         return jax.tree.map(lambda part: np.asarray(part)[0], self.outcome.theta)

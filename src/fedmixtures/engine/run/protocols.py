@@ -1,6 +1,6 @@
-"""Run a method without rounds: all at once, or a conversation.
+"""Run a method without rounds: all at once, or a protocol.
 
-A conversation runs in one block of all nodes, and its messages are carried by index. How its
+A protocol runs in one block of all nodes, and its messages are carried by index. How its
 requests are counted: A broadcast or a message per neighbour: its bytes to every neighbour, one
 round. A sum: as through someone who adds, each node's share there and the total back, one round;
 a group of one sends nothing. Groups: one byte to every neighbour in a first round (live or not),
@@ -24,28 +24,28 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
-from fedmixtures.engine.layout.blocks import conversation_block
+from fedmixtures.engine.layout.blocks import protocol_block
 from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import (
-    Stretches,
+    Segments,
     at,
-    fused,
     in_order_of,
+    jit_on_gpu,
     numpy_rules,
     replaced,
     xp,
 )
-from fedmixtures.methods.base import Account, OneShot, Outcome
-from fedmixtures.methods.conversation import (
+from fedmixtures.methods.base import Diagnostics, OneShot, Outcome
+from fedmixtures.methods.protocol import (
     Block,
     Broadcast,
     Connect,
-    Conversation,
     Groups,
     PerNeighbour,
+    Protocol,
     Request,
     Sum,
 )
@@ -62,9 +62,9 @@ BYTES = 8
 """A label on the wire, or a number of a method that is done at once."""
 
 
-def converse(conversation: Conversation, block: Block, reply: Callable[[Request], Any]) -> Outcome:
-    """Run a conversation to its end; `reply` answers its requests."""
-    generator = conversation.run(block)
+def run_protocol(protocol: Protocol, block: Block, reply: Callable[[Request], Any]) -> Outcome:
+    """Run a protocol to its end; `reply` answers its requests."""
+    generator = protocol.run(block)
     answer = None
     while True:
         try:
@@ -108,7 +108,7 @@ class InProcess:
             case Sum(share=share, group=group, who=who):
                 return self._sum(share, group, who)
         raise TypeError(
-            f"a conversation yielded {request!r}. Yield Broadcast, PerNeighbour, Connect or Sum."
+            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect or Sum."
         )
 
     def _broadcast(self, message: Any) -> Any:
@@ -152,7 +152,7 @@ class InProcess:
 
     def _members(
         self, group: np.ndarray | None, who: np.ndarray | None
-    ) -> tuple[Any, Any, Stretches, np.ndarray]:
+    ) -> tuple[Any, Any, Segments, np.ndarray]:
         """Nodes group by group, each one's number of group, where groups stand, who has others."""
         if self._last[0] is group and self._last[1] is not None:  # as in most steps
             return self._last[1]
@@ -165,7 +165,7 @@ class InProcess:
         number[order] = np.cumsum(new) - 1
         several = np.zeros(n, dtype=bool)
         several[who] = np.bincount(number)[number] > 1
-        members = Stretches(np.flatnonzero(new), len(who))
+        members = Segments(np.flatnonzero(new), len(who))
         self._last = group, (xp.asarray(order), xp.asarray(number), members, several)
         return self._last[1]
 
@@ -193,7 +193,7 @@ class InProcess:
         )
 
 
-def account_of_block(outcome: Outcome, block: Block, network: Network) -> Account | None:
+def diagnostics_of_block(outcome: Outcome, block: Block, network: Network) -> Diagnostics | None:
     """What the outcome tells, by node and by edge (source's view, then target's); None: nothing."""
     if not (outcome.nodes or outcome.edges):
         return None
@@ -204,10 +204,10 @@ def account_of_block(outcome: Outcome, block: Block, network: Network) -> Accoun
     key = block.receiver[at_source] * network.n_nodes + block.sender[at_source]
     at_source = at_source[np.argsort(key)]
     both = np.stack([at_source, block.reverse[at_source]], axis=1)
-    return Account(nodes, {name: of[both] for name, of in values.items()})
+    return Diagnostics(nodes, {name: of[both] for name, of in values.items()})
 
 
-def _totals(share: Any, order: Any, number: Any, members: Stretches) -> Any:
+def _totals(share: Any, order: Any, number: Any, members: Segments) -> Any:
     """For every node the sum over its group; nodes that gave something not finite are left out."""
     parts, tree = jax.tree.flatten(share)
     shapes = tuple((part.shape, _dtype_of_sum(part)) for part in parts)
@@ -228,7 +228,7 @@ def _dtype_of_sum(part: Any) -> np.dtype:
     return np.dtype(np.int64 if part.dtype.kind == "b" else part.dtype)
 
 
-@partial(fused, static_argnums=1)
+@partial(jit_on_gpu, static_argnums=1)
 def _side_by_side(parts: list[Any], width: int) -> list[Any]:
     """All numbers of a node in one line, in tables of one width; zeros if one is not finite."""
     real = np.result_type(np.float32, *(part.dtype for part in parts))
@@ -239,12 +239,12 @@ def _side_by_side(parts: list[Any], width: int) -> list[Any]:
     return [table[:, first : first + width] for first in range(0, table.shape[1], width)]
 
 
-@fused
-def _summed(table: Any, order: Any, number: Any, members: Stretches) -> Any:
+@jit_on_gpu
+def _summed(table: Any, order: Any, number: Any, members: Segments) -> Any:
     return members.sums(table[order], np.float64).astype(table.dtype)[number]
 
 
-@partial(fused, static_argnums=1)
+@partial(jit_on_gpu, static_argnums=1)
 def _apart(tables: list[Any], shapes: tuple[tuple[tuple[int, ...], np.dtype], ...]) -> list[Any]:
     """And back."""
     table = xp.concatenate(tables, axis=1) if len(tables) > 1 else tables[0]
@@ -342,8 +342,8 @@ def fit_once(
     return _solution(outcome, data, traffic, None, watch)
 
 
-def fit_by_conversation(
-    method: Conversation,
+def fit_by_protocol(
+    method: Protocol,
     data: NodeData,
     network: Network,
     n_components: Sequence[int],
@@ -366,16 +366,16 @@ def fit_by_conversation(
         return answer
 
     with numpy_rules(dtype):
-        block = conversation_block(data, network, n_components, seed, dtype, theta)
+        block = protocol_block(data, network, n_components, seed, dtype, theta)
         engine = InProcess(block)
-        outcome = converse(method, block, reply)
+        outcome = run_protocol(method, block, reply)
     outcome = replace(outcome, theta=outcome.theta.to_numpy())
-    account = account_of_block(outcome, block, network)
-    return _solution(outcome, data, engine.traffic(), account, watch)
+    diagnostics = diagnostics_of_block(outcome, block, network)
+    return _solution(outcome, data, engine.traffic(), diagnostics, watch)
 
 
 def _no_mixtures() -> Mixture:
-    raise ValueError("a conversation has mixtures at its end. Read them where `final` is true.")
+    raise ValueError("a protocol has mixtures at its end. Read them where `final` is true.")
 
 
 def _no_checkpoint() -> Checkpoint:
@@ -386,7 +386,7 @@ def _solution(
     outcome: Outcome,
     data: NodeData,
     traffic: Traffic,
-    account: Account | None,
+    diagnostics: Diagnostics | None,
     watch: Callable[[Progress], Any] | None,
 ) -> Solution:
     if outcome.message:
@@ -408,7 +408,7 @@ def _solution(
         outcome.message,
         None,
         traffic,
-        account,
+        diagnostics,
         converged=not outcome.message,
         levels=outcome.levels,
     )
