@@ -7,6 +7,7 @@ import math
 from importlib.resources import files
 from typing import Any
 
+from fedmixtures.engine.solution import ELSEWHERE
 from fedmixtures.report import figures
 from fedmixtures.report.svg import shortened
 
@@ -83,6 +84,9 @@ def count(value: float | int) -> str:
 def headline(content: dict[str, Any]) -> str:
     """The answer to the one question of the page."""
     scores, n = content["scores"], content["shape"]["nodes"]
+    if n == 1 and content["traffic"]["recipients"] == ELSEWHERE:
+        heard = "found with other sites" if listened(content) else "of its own rows alone"
+        return f"The mixture of {content['nodes']['label'][0]}, {heard}."
     if n == 1:
         return "A mixture of one node's rows."
     if not listened(content):
@@ -108,7 +112,8 @@ def headline(content: dict[str, Any]) -> str:
 def listened(content: dict[str, Any]) -> bool:
     """Whether any node used anything of another."""
     traffic, levels = content["traffic"], content.get("levels")
-    if traffic["total"] == 0 or (traffic["recipients"] != "hub" and not content["shape"]["edges"]):
+    far = traffic["recipients"] in ("hub", ELSEWHERE)
+    if traffic["total"] == 0 or not (far or content["shape"]["edges"]):
         return False
     if levels is not None:  # what counts beside what a node knows by itself
         means = zip(levels["names"], levels["mean"], strict=True)
@@ -119,6 +124,11 @@ def listened(content: dict[str, Any]) -> bool:
 def story(content: dict[str, Any]) -> str:
     """The headline in numbers."""
     scores = content["scores"]
+    if content["traffic"]["recipients"] == ELSEWHERE:
+        return (
+            "What the other sites hold is not on this page; rows never left them. Below is what "
+            "this site knows of its part."
+        )
     if not listened(content):
         why = (
             "No node found a neighbour it could trust"
