@@ -18,6 +18,7 @@ import numpy as np
 from fedmixtures.federation.masked_sums import SMALLEST_GROUP, OpenedSets, SumRefused, total
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.wire.message import MaskedShare, Message, decode_share
+from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, project_psd
 
 MIXTURES_IN_A_SUM = 4
@@ -76,7 +77,7 @@ class Summing:
     def total(self, share: Any, members: frozenset[str], spread: Any) -> Exchanges:
         """The total of a share (a tree of arrays) over the members."""
         if isinstance(share, Statistics):
-            return (yield from self._statistics(share, np.asarray(spread, np.float64), members))
+            return (yield from self._statistics(share, spread, members))
         leaves, structure = jax.tree.flatten(share)
         values = _flat(share)
         widths = np.full_like(values, spread) if isinstance(spread, float) else _flat(spread)
@@ -89,7 +90,7 @@ class Summing:
         return jax.tree.unflatten(structure, shaped)
 
     def _statistics(
-        self, own: Statistics, covariances: np.ndarray, members: frozenset[str]
+        self, own: Statistics, theta: Mixture, members: frozenset[str]
     ) -> Exchanges:
         """Masses first; moments only of components that enough rows of all members stand behind.
 
@@ -98,8 +99,18 @@ class Summing:
         error, as in a wide one. A total that cannot be one comes back as NaN, which changes nothing
         at anybody's.
         """
+        import os
+        HOW=os.environ.get("HOW","moved"); G=float(os.environ.get("G","0")); 
+        from fedmixtures.federation.node import own_rows
+        if os.environ.get("KAPPA"):
+            m=np.asarray(own.mass); s2=np.asarray(own.second); en=m>=max(G,5)
+            aw=np.trace(np.linalg.solve(np.asarray(theta.covariances,float)[en],s2[en]),axis1=-2,axis2=-1)/m[en]/s2.shape[-1]
+            with open(os.environ["KAPPA"],"a") as f: f.write(f"{self.site} {aw.max() if len(aw) else 0:.3f}\n")
+        if HOW=="left":
+            own_rows._moved=lambda mass,first,second,w,me,c,count: [x.__setitem__(mass<count,0) for x in (first,second,mass)]
+        if G: own=own_rows.protected(own, theta, G)
         mass = np.asarray(own.mass, np.float64)
-        factor = np.linalg.cholesky(covariances)
+        factor = np.linalg.cholesky(np.asarray(theta.covariances, np.float64))
         first, second = _in_units(np.linalg.inv(factor), own.first, own.second)
         _, times, k, d = first.shape
         cost = -(-times // MIXTURES_IN_A_SUM)

@@ -288,7 +288,7 @@ def _stepped(
 
 def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any, Statistics]:
     """Of the statistics of all members of a group."""
-    return (yield Sum(fit.own, group, fit.theta.covariances))
+    return (yield Sum(fit.own, group, fit.theta))
 
 
 def _next_sums(part: Nodes, who: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
