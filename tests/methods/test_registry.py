@@ -27,7 +27,7 @@ class MeansApart(fm.AbstractDiscrepancy):
 class OneForAll(Protocol):
     """A Gaussian of all rows, from three sums."""
 
-    ridge: float = 1e-6
+    reg_covar: float = 1e-6
 
     def run(self, block):
         nodes = [block.data.of(i) for i in range(block.data.n_nodes)]
@@ -35,7 +35,7 @@ class OneForAll(Protocol):
         mean = total[1] / total[0][:, None]
         spread = [(w[:, None] * (x - m)).T @ (x - m) for (x, w), m in zip(nodes, mean, strict=True)]
         second = yield Sum(np.stack(spread))
-        covariance = second / total[0][:, None, None] + self.ridge * np.eye(mean.shape[1])
+        covariance = second / total[0][:, None, None] + self.reg_covar * np.eye(mean.shape[1])
         return Outcome(fm.Mixture(np.ones((len(mean), 1)), mean[:, None], covariance[:, None]))
 
 
