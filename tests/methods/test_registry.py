@@ -76,7 +76,7 @@ def test_a_method_of_ones_own_by_name(names, rows):
     np.testing.assert_allclose(model.means_[0, 0], X.mean(0), rtol=1e-12)
     np.testing.assert_array_equal(model.means_[0], model.means_[1])
     assert model.traffic_.kinds["sum"]["requests"] == 2
-    assert model.set_params(method__ridge=0.1).method == OneForAll(0.1)
+    assert model.set_params(method__reg_covar=0.1).method == OneForAll(0.1)
 
 
 def test_names_are_given_once_and_to_the_right_things(names):
