@@ -21,8 +21,8 @@ from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import FitWarning, Solution, Status
 from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import load, save
-from fedmixtures.estimators.reporting import findings_of, own_densities
-from fedmixtures.estimators.resolve import TOL, all_rows_pooled, resolve_devices
+from fedmixtures.estimators.reporting import findings_of, own_densities, pooled_densities
+from fedmixtures.estimators.resolve import TOL, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
@@ -42,7 +42,8 @@ from fedmixtures.methods.base import Method
 from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.page import headline, render
+from fedmixtures.report.page import render
+from fedmixtures.report.sentences import headline
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
@@ -210,10 +211,10 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
         return values
 
     known = fitted.solution, task.network, task.method, rows, test
-    own, pooled = own_densities(*known, partial(densities, "own data only")), None
-    if settings.pooled and not isinstance(task.components, dict):
-        pooled = densities("all rows pooled", all_rows_pooled(task.method, rows))
-    return Baselines(own, pooled, tuple(notes))
+    own = own_densities(*known, partial(densities, "own data only"))
+    may_pool = settings.pooled and not isinstance(task.components, dict)
+    pooling = partial(densities, "all rows pooled") if may_pool else None
+    return Baselines(own, pooled_densities(*known, pooling), tuple(notes))
 
 
 def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
