@@ -483,9 +483,7 @@ def test_few_rows_cap_components_and_say_so():
     assert np.isfinite(found.levels.density.at(1).log_density(X[:5])).all()
 
 
-def test_settings_of_the_earlier_form_warn():
-    with pytest.warns(FutureWarning, match="`caution` of TrustThenPool has no effect"):
-        fm.TrustThenPool(caution=2.0)
+def test_unknown_levels_are_refused():
     with pytest.raises(ValueError, match="`levels` is .* Give some of own, near"):
         fm.TrustThenPool(levels=("owned",))
 

@@ -15,7 +15,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.kernels.arrays import Segments, Tree, at, in_order_of, jit_on_gpu, placed, xp
-from fedmixtures.kernels.dispatch import hand_back_memory, nodes_at_once
+from fedmixtures.kernels.dispatch import nodes_at_once
 from fedmixtures.methods.protocol import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
@@ -149,7 +149,6 @@ class Nodes:
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
         self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
-        hand_back_memory(self.n)
 
     def only(self, who: np.ndarray | slice) -> Nodes:
         """Some of the nodes, in the same tiles."""
@@ -198,7 +197,6 @@ class Nodes:
             columns = columns or [[] for _ in leaves]
             for column, leaf in zip(columns, leaves, strict=True):
                 column.append(leaf)
-        hand_back_memory(self.n)
         joined = []
         while columns:  # one by one: no more than one is there twice
             joined.append(xp.concatenate(columns.pop(0)))

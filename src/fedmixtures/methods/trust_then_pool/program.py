@@ -26,7 +26,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import pick, stacked, xp
-from fedmixtures.methods.base import Diagnostics, Levels, Outcome, warn_of_retired
+from fedmixtures.methods.base import Diagnostics, Levels, Outcome
 from fedmixtures.methods.protocol import (
     Block,
     Broadcast,
@@ -56,7 +56,6 @@ from fedmixtures.methods.trust_then_pool.weigh import (
 from fedmixtures.mixture.m_step import ShapePrior
 
 LEVELS = ("own", "near", "personal", "group", "everyone")
-RETIRED = ("caution", "level", "prior_odds", "agree_rounds")
 
 
 class TrustThenPool(Protocol):
@@ -87,8 +86,6 @@ class TrustThenPool(Protocol):
         Which densities are weighed.
     smallest_group
         Groups of fewer nodes pool nothing.
-    caution, level, prior_odds, agree_rounds
-        Of an earlier form; without effect.
     """
 
     supports_missing: ClassVar[bool] = True
@@ -104,10 +101,6 @@ class TrustThenPool(Protocol):
     pool_steps: tuple[int, int, int] = (6, 10, 6)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
-    caution: float | None = None
-    level: float | None = None
-    prior_odds: float | None = None
-    agree_rounds: int | None = None
 
     def __check_init__(self):
         if not isinstance(self.prior, ShapePrior):
@@ -123,7 +116,6 @@ class TrustThenPool(Protocol):
             raise ValueError(f"`pool_steps` is {steps!r}. Give three whole numbers of steps.")
         if not self.levels or not set(self.levels) <= set(LEVELS):
             raise ValueError(f"`levels` is {self.levels!r}. Give some of {', '.join(LEVELS)}.")
-        warn_of_retired(self, *RETIRED)
 
     @property
     def needs_start(self) -> bool:
