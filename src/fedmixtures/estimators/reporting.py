@@ -74,7 +74,10 @@ def write_report(
     static: bool = False,
     include_rows: bool = False,
 ) -> Path:
-    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by."""
+    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by.
+
+    Both in units of the fit.
+    """
     scores = _scores(model, data, held)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
@@ -85,8 +88,9 @@ def write_report(
         "status": model.status_,
     }
     known = model.solution_, model.network_, model.resolved_method(), data, scores
-    names = getattr(model, "feature_names_in_", None)
-    found = findings_of(*known, names, theta=model.solution_.theta, settings=settings)
+    taken, names = model.transform_, model._features()
+    notes, names = tuple(taken.told(names)), taken.names(names)
+    found = findings_of(*known, names, settings=settings, notes=notes)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
@@ -105,7 +109,11 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
 
     known = model.solution_, model.network_, model.resolved_method(), data.rows
     own = own_densities(*known, held, fitted)
-    return Scores.of(model.solution_.labels, held, log_densities(model.solution_, held), own)
+    slopes = np.empty(len(held.rows))
+    slopes[held.source_index] = model.transform_.log_slopes(model.transform_.invert(held.rows))
+    network = log_densities(model.solution_, held) + slopes
+    own = None if own is None else own + slopes
+    return Scores.of(model.solution_.labels, held, network, own)
 
 
 def _rounds(model: NetworkGaussianMixture) -> int:
