@@ -13,7 +13,7 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import ROUNDS, used
-from fedmixtures.engine.solution import Solution
+from fedmixtures.engine.solution import ELSEWHERE, Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.scoring import log_densities, mixture_at
 from fedmixtures.estimators.solutions import everyone_level, listens, own_level
@@ -217,6 +217,8 @@ def explained(model: NetworkGaussianMixture, node: Label) -> str:
     trust = model.trust_
     if model.traffic_.recipients == "hub":
         lines.append("It hears from all other nodes, through a hub.")
+    elif model.traffic_.recipients == ELSEWHERE:
+        lines.append("It was fitted with other sites, whose models are not in here.")
     elif not len(at):
         lines.append("It has no neighbours and learned from its own rows alone.")
     elif trust is None:
