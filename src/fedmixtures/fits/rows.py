@@ -195,7 +195,8 @@ class FoldedRows:
         """Statistics of own rows under several mixtures of every node, (nodes, several, ...)."""
         several = theta.weights.shape[1]
         entries = self.all_rows(several, nodes_first=True)
-        return apart(self.fit(entries, *together((theta, nu)), 0), several)
+        theta, nu = together((theta, nu))
+        return apart(self.fit(entries, theta, nu, 0), several)
 
     def fit_with_pseudodata(
         self,
@@ -206,7 +207,7 @@ class FoldedRows:
         n_steps: int,
         folds: bool = True,
     ) -> Mixture:
-        """EM from `theta` (one per node) on own rows with rows of others; with `folds`, of them too."""
+        """EM from `theta` (one per node) on own rows and rows of others; of folds, too."""
         entries, given = self.all_rows(1), (theta, pseudo_data, nu, extra_mass)
         if folds:
             node, leave = self.all_and_folds()

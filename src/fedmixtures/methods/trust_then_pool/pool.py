@@ -356,7 +356,8 @@ def _without_own(
 ) -> tuple[Array, Statistics]:
     """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
     rest = project_psd(_others(total, fit.own), C.few, LEAST)
-    found = part.fit_with_pseudodata(fit.theta, *_held(fit.theta, rest, nu), 1)
+    others, nu, extra_mass = _held(fit.theta, rest, nu)
+    found = part.fit_with_pseudodata(fit.theta, others, nu, extra_mass, 1)
     return part.out_of_fold(part.halves(found)[1]), rest
 
 
