@@ -26,6 +26,7 @@ from fedmixtures.federation.rounds import common_round, hello
 from fedmixtures.federation.wire.frames import Frame
 from fedmixtures.federation.wire.sealing import Address
 from fedmixtures.methods.trust_then_pool import pool, program
+from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, project_psd
 
 FAR = 12.0
@@ -71,6 +72,11 @@ class Member:
         plane = self.planes[number % len(self.planes)]
         return plane.direction, plane.next
 
+    def guess(self, kind: str, n: int) -> np.ndarray:
+        """What the others may add: what they have added last."""
+        last = self.expected.get(kind, np.zeros(n))
+        return last if len(last) == n else np.zeros(n)
+
     def learn(self, masses: np.ndarray) -> None:
         """Masses (mixtures, components) of the others under the present mixtures."""
         for weights, means, found in zip(self.theta.weights[0], self.theta.means[0], masses,
@@ -105,22 +111,21 @@ class Member:
         return mass, first, second
 
 
-class Late:
+class Late(SumShare):
     """A part of a sum that is made when it has to leave."""
 
     def __init__(self, share: SumShare, made: Any):
-        self.share, self.made = share, made
-        self.values, self.members, self.seen = share.values, share.members, share.seen
-        self.cost = share.cost
+        super().__init__(share.values, share.coarseness, share.members, share.cost, share.seen)
+        object.__setattr__(self, "made", made)
+        object.__setattr__(self, "known", [])
 
     def resolved(self, session: Any) -> SumShare:
         """The part itself, once and for all."""
-        if self.made is not None:
+        if not self.known:
             values = np.ravel(self.made(session))
             nothing = np.zeros_like(values)
-            self.share = SumShare(values, nothing, self.members, self.cost, self.seen)
-            self.made = None
-        return self.share
+            self.known.append(SumShare(values, nothing, self.members, self.cost, self.seen))
+        return self.known[0]
 
 
 class Attack:
@@ -148,8 +153,8 @@ class Attack:
         class Steered(Summing):
             """The sums of the attacker."""
 
-            def _statistics(self, own, covariances, members):
-                return (yield from attack.summed(self, own, covariances, members))
+            def _statistics(self, own, theta, members):
+                return (yield from attack.summed(self, own, theta, members))
 
         make = lambda site, *more: (Steered if site == name else Summing)(site, *more)
         monkeypatch.setattr(protocol_session, "Summing", make)
@@ -199,15 +204,16 @@ class Attack:
         if len(shares) < len(members) - 1:
             return None
         nothing = SumShare(np.zeros(n), np.zeros(n), members, 0, "")
-        own = _masked(self.sites.nodes[self.name].point, nothing, np.zeros(n), session)
+        name = session.sum_name(members)
+        own = _masked(self.sites.nodes[self.name].point, nothing, np.zeros(n), name)
         return total([own.numbers, *shares])
 
-    def summed(self, sums: Summing, own: Statistics, covariances: np.ndarray, members: frozenset):
+    def summed(self, sums: Summing, own: Statistics, theta: Mixture, members: frozenset):
         """A sum of statistics as the attacker steers it: masses, then moments."""
         member, shape = self.member, own.mass.shape
         mass = member.wanted(own)[0]
         k, d = own.first.shape[-2:]
-        factor = np.linalg.cholesky(covariances)
+        factor = np.linalg.cholesky(theta.covariances)
         units = np.linalg.inv(factor)[0]
         upper = np.triu_indices(d)
         learned = {}
@@ -217,20 +223,19 @@ class Attack:
                 others = self.seen(session, members, wanted.size)
                 learned[kind] = others
                 if others is None:
-                    others = member.expected.get(kind, np.zeros(wanted.size))
+                    others = member.guess(kind, wanted.size)
                 return np.ravel(wanted) - others
 
             n = wanted.size
-            share = lambda cost: lambda seen: Late(
-                SumShare(np.zeros(n), np.zeros(n), members, cost, seen), made
+            return lambda cost: (
+                lambda seen: Late(SumShare(np.zeros(n), np.zeros(n), members, cost, seen), made)
             )
-            return share
 
         cost = -(-shape[1] // MIXTURES_IN_A_SUM)
         added = yield from sums._added(part("mass", mass)(cost), members)
         sent = mass.ravel() - (0 if learned["mass"] is None else learned["mass"])
         if learned["mass"] is None:
-            sent = mass.ravel() - member.expected.get("mass", np.zeros(mass.size))
+            sent = mass.ravel() - member.guess("mass", mass.size)
         others = added - sent
         member.learn(others.reshape(mass.shape))
         member.expected["mass"] = others
@@ -241,7 +246,7 @@ class Attack:
         found = yield from sums._added(part("heavy", heavy)(0), members)
         expected = learned["heavy"]
         if expected is None:
-            expected = member.expected.get("heavy", np.zeros(heavy.size))
+            expected = member.guess("heavy", heavy.size)
         member.expected["heavy"] = found - (heavy.ravel() - expected)
         found = found.reshape(heavy.shape)
         whole = np.zeros((*heavy.shape[:-1], d, d))

@@ -7,15 +7,26 @@ to a mixture only if it is as wide as rows here could have made it.
 
 from __future__ import annotations
 
+import hashlib
+import warnings
+
 import numpy as np
 
 from fedmixtures._ties import first_greatest
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.federation.node.rounding import normal
+from fedmixtures.init import KMeansStart
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
 NARROW = 10.0
 """Mean squared distance of own rows from a component, in its own widths and by feature, up to which
 it may be the component of some rows like these; one is the component of these rows themselves."""
+FEW = 8.0
+"""Rows' worth by which the spread about a row is that of all."""
+ROWS_ALIKE, MOST_CLUSTERS = 20, 8
+"""Rows to a cluster by which rows are said to be alike."""
 
 
 def protected(own: Statistics, theta: Mixture, count: float) -> Statistics:
@@ -24,6 +35,8 @@ def protected(own: Statistics, theta: Mixture, count: float) -> Statistics:
     Rows of a component that has fewer go to the nearest that has enough. Where none has, and in a
     mixture that is too narrow for own rows, nothing is added.
     """
+    if count == 0:
+        return own
     mass, first, second = (np.array(part, np.float64) for part in (own.mass, own.first, own.second))
     weights, means, covariances = (np.asarray(part, np.float64) for part in theta.parts)
     for index in np.ndindex(mass.shape[:-1]):
@@ -38,6 +51,43 @@ def protected(own: Statistics, theta: Mixture, count: float) -> Statistics:
     for name, part in zip(("log_likelihood", "mass", "first", "second"), parts, strict=True):
         object.__setattr__(made, name, part)
     return made
+
+
+def blurred(rows: np.ndarray, fraction: float, secret: bytes) -> np.ndarray:
+    """Rows moved by secret noise: `fraction` of the standard deviation of the rows like them.
+
+    A number of a single row is no finer then than any number that leaves is of its standard error,
+    whatever is asked about it. Equal rows are moved alike; empty cells stay empty.
+    """
+    if fraction == 0 or len(rows) < 2:
+        return rows
+    drawn = [
+        normal(hashlib.sha256(secret + row.tobytes()).digest(), len(row))
+        for row in np.ascontiguousarray(rows, np.float64)
+    ]
+    factor = np.linalg.cholesky(_spread(rows))
+    return rows + fraction * np.einsum("mij,mj->mi", factor, np.stack(drawn))
+
+
+def _spread(rows: np.ndarray) -> np.ndarray:
+    """(rows, d, d) covariance of the rows like each one; of few such rows, as wide as the others'.
+
+    By clusters that depend on the rows alone, and on no job.
+    """
+    node = np.zeros(len(rows), dtype=int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column without any value
+        centre, scale = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
+    centre, scale = np.nan_to_num(centre), np.nan_to_num(scale)
+    data = NodeData.from_rows((rows - centre) / np.where(scale > 0, scale, 1.0), node)
+    k = int(np.clip(len(np.unique(rows, axis=0)) // ROWS_ALIKE, 1, MOST_CLUSTERS))
+    theta = KMeansStart().mixtures(data, [k], 0, 1e-9)
+    nearest = np.asarray(first_greatest(log_joint_rows(theta, data), 1))
+    counts = np.bincount(nearest, minlength=k)[:, None, None]
+    own, share = np.asarray(theta.covariances)[0], np.asarray(theta.weights)[0]
+    average = np.einsum("k,kij->ij", share, own)
+    mixed = (counts * own + FEW * average) / (counts + FEW)
+    return (mixed * (scale[:, None] * scale) + 1e-300 * np.eye(len(scale)))[nearest]
 
 
 def too_narrow(
