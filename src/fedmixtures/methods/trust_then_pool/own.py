@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import at, chosen, replaced, xp
+from fedmixtures.methods.protocol import Release
 from fedmixtures.methods.trust_then_pool.fits import best_of, quick
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_first
 from fedmixtures.mixture.arithmetic import precision
@@ -54,15 +53,6 @@ class Level:
             put(self.density, new.density, part.tile),
             put(self.clusters, new.clusters, who),
         )
-
-
-class Release(eqx.Module):
-    """What leaves a node in the clear, once: its own mixture and how many rows it has."""
-
-    theta: Mixture
-    rows: Any
-    lost: Any = None
-    """(lines,) whether a silo's gate took components away, or all; None: nowhere."""
 
 
 def own_level(nodes: Nodes, nu: float, n_starts: int) -> tuple[Level, Mixture]:

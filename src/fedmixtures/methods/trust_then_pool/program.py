@@ -34,7 +34,9 @@ from fedmixtures.methods.protocol import (
     Groups,
     PerNeighbour,
     Protocol,
+    Release,
     Request,
+    Sum,
 )
 from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units
@@ -93,6 +95,7 @@ class TrustThenPool(Protocol):
 
     supports_missing: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
+    sends: ClassVar[tuple[type, ...]] = (Release, PerNeighbour, Connect, Sum)
 
     prior: ShapePrior = ShapePrior()
     ridge: float = 1e-3
