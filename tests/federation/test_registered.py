@@ -94,7 +94,7 @@ def test_a_method_of_ones_own_crosses_with_the_engine_s_numbers(names, tmp_path)
 
 def test_a_discrepancy_of_ones_own_crosses_with_the_engine_s_numbers(names, tmp_path):
     fm.register_discrepancy("means", MeansApart)
-    job = a_job(fm.GTVMin(MeansApart(), feasible=fm.FeasibleSet()), n_rounds=3)
+    job = a_job(fm.GTVMin(MeansApart(), alpha=0.05, feasible=fm.FeasibleSet()), n_rounds=3)
     sites = Sites(tmp_path, ROWS, methods=("gtv-means",))
     sites.run(job)
     alone = engine_solution(job, ROWS, block_size=1)

@@ -78,11 +78,15 @@ class Method(eqx.Module):
     supports_missing: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
+    transforms_columns: ClassVar[bool] = False
+    """Whether the estimator fits skewed columns transformed, unless it is told not to."""
     needs_equal_components: ClassVar[bool] = False
     """Whether all nodes must have the same number of components, being joined one by one."""
     moves_rows: ClassVar[bool] = False  # whether rows leave their nodes
     needs_start: ClassVar[bool] = True
     """Whether nodes begin from the starting mixtures of the estimator's `init`."""
+    standardises: ClassVar[bool] = False
+    """Whether it computes in standard deviations of the features, `reg_covar` included."""
     supports_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
     sends: ClassVar[tuple[type, ...]] = ()
     """Types of what nodes tell each other, as far as they may do so between silos: there each must
