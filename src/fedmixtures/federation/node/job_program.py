@@ -138,6 +138,16 @@ def _protocol_of(job: Job, method: Protocol) -> Protocol:
     return PrivatePool(method, job.privacy["clip"], job.privacy["noise"], job.n_rounds, **kind)
 
 
+def gaps_refused(program: Program, job: Job) -> str:
+    """Why rows with missing cells are not fitted by this program between sites; empty: they are."""
+    if not isinstance(program, Protocol) and job.privacy is None:
+        return ""
+    return (
+        "rows with missing cells, and between sites these are fitted by GTVMin without "
+        "differential privacy alone: fill them, or leave them out"
+    )
+
+
 def partners_of(program: Program, job: Job, site: str) -> list[str]:
     """Sites that messages of this one may go to: neighbours, and members of a sum."""
     everybody = [name for name in job.sites if name != site]

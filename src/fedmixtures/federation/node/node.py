@@ -22,6 +22,7 @@ from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Runs, Sums
 from fedmixtures.federation.node.gate import GateRefusal, Support
 from fedmixtures.federation.node.job_program import (
+    gaps_refused,
     method_of,
     name_in,
     partners_of,
@@ -171,12 +172,9 @@ class Node:
 
     def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
         program = program_of(job)
-        needs_whole = isinstance(program, Protocol) or job.privacy is not None
-        if needs_whole and np.isnan(self.support.rows).any():
-            raise JobRefused(
-                f"site {self.name!r} has rows with missing cells, and between sites these are "
-                "fitted by GTVMin without differential privacy alone: fill them, or leave them out"
-            )
+        why = gaps_refused(program, job)
+        if why and np.isnan(self.support.rows).any():
+            raise JobRefused(f"site {self.name!r} has {why}")
         if isinstance(program, Protocol):
             gate = self.config.gate
             session = ProtocolSession(job, self.name, self.support, folder, program, gate)
