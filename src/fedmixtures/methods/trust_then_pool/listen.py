@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import Segments, at, chosen, jit_on_gpu, most_voted, tally, xp
+from fedmixtures.kernels.arrays import (
+    Segments,
+    at,
+    chosen,
+    jit_on_gpu,
+    most_voted,
+    placed,
+    tally,
+    worth_selecting,
+    xp,
+)
 from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.protocol import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.batches import ALL
 from fedmixtures.methods.trust_then_pool.fits import PseudoData
+from fedmixtures.methods.trust_then_pool.held_out import HeldOut
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node
 from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.methods.trust_then_pool.personal import Adapted
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
 
-LISTEN_STEPS = 3
 MOST_TIMES = 10.0
 """A neighbour's release counts at most this many times the own rows."""
 MARGIN = 4.0
@@ -52,15 +62,18 @@ def gains(
     """Out-of-fold gain of own rows when a neighbour's points are added to the fit.
 
     The fit is the better of what the node has without groups: own rows alone, or own rows held by
-    everyone's. Where even that is no worse without the neighbour, the gain is negative.
+    everyone's. Where even that is no worse without the neighbour, the gain is negative. One step of
+    EM tells: with two more, 97 to 100 of 100 edges had the same sign on four networks.
     """
-    n_edges, at_once = len(received.receiver), edges_at_once()
     better = _better(own.density, personal.level.density, nodes.count, nodes.tiles_of)
+    judged = nodes.held_out()
     known = by_node(better, nodes.node_of, own.density, personal.level.density)
+    begun, known = _begun(nodes, judged, folds, personal, better, nu), judged.tiled(known)
+    n_edges, at_once = len(received.receiver), edges_at_once()
     parts = [xp.zeros((nodes.n_folds, 0))]
     for first in range(0, n_edges, at_once):
         part = slice(first, min(first + at_once, n_edges))
-        parts.append(_gains(nodes, folds, personal, received, nu, better, known, part))
+        parts.append(_gains(nodes, judged, begun, received, known, part))
     by_fold = _side_by_side(parts)
     if received.lost.any():
         coarse = received.lost[received.sender] | received.lost[nodes.block.line[received.receiver]]
@@ -91,21 +104,52 @@ def _not_worse(nodes: Nodes, own: Level, received: Received, edges: np.ndarray) 
     return np.asarray(xp.stack([add(of_fold(f)) for f in range(nodes.n_folds)]))
 
 
-def _gains(nodes, folds, personal, received, nu, better, known, edges) -> Any:
-    """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
-    weight = received.weight(nodes, edges, MOST_TIMES)
-    of_edges = received.receiver[edges], received.sender[edges], weight
-    node, sender, weight, leave = _by_fold(of_edges, nodes.n_folds)
-    entries = nodes.table.with_one(node, leave, sender, weight)
+class Begun(NamedTuple):
+    """Of every fold: the mixture without it, and what counts beside a neighbour's points.
+
+    These are the own rows as they are shared out under the mixture, with the others' that hold it.
+    """
+
+    theta: Mixture
+    base: PseudoData
+    pseudo: Array
+    nu: Array
+
+
+def _begun(
+    nodes: Nodes, judged: HeldOut, folds: Mixture, personal: Adapted, better: Array, nu: float
+) -> Begun:
+    """An E-step of own rows without each fold: it is the same whoever is listened to."""
+    node, leave = judged.node, judged.fold
     held = personal.base, personal.pseudo, personal.nu
-    models = folds, personal.folds
-    start, base, pseudo, strength = _from(node, leave, better, models, held, nu)
-    more = {"base": base, "pseudo": pseudo, "tolerance": 0.0, "sums": False}
-    theta = nodes.fitted(entries, start, strength, LISTEN_STEPS, **more).theta
-    rows = nodes.table.of_rows(node, np.full(len(node), ALL))
-    density = nodes.densities(rows, theta)
-    gain = _gain(density, known, nodes.fold, nodes.count, rows.tile, leave, rows.owner)
-    return rows.sums(gain).reshape(nodes.n_folds, -1)
+    start, base, pseudo, strength = _from(node, leave, better, (folds, personal.folds), held, nu)
+    sums = nodes.fitted(nodes.table.of_rows(node, leave), start, strength, 0).own
+    base, pseudo = _with_own(start, base, pseudo, sums)
+    return Begun(start, base, pseudo, strength)
+
+
+def _gains(
+    nodes: Nodes, judged: HeldOut, begun: Begun, received: Received, known: Array, edges: slice
+) -> Any:
+    """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
+    line = judged.line.T[:, received.receiver[edges]].reshape(-1)
+    fits = worth_selecting(line >= 0)
+    edge, there = fits % (edges.stop - edges.start), np.maximum(line[fits], 0)
+    sender = received.sender[edges][edge]
+    weight = received.weight(nodes, edges, MOST_TIMES)[edge]
+    entries = nodes.table.of_each(sender, weight)
+    of = at(begun, there)
+    theta = nodes.stepped_by_points(entries, of.theta, of.base, of.pseudo, of.nu)
+    gain = xp.where(line[fits] >= 0, judged.gains(there, theta, known), 0.0)
+    return placed(len(line), fits, gain, 0.0, gain.dtype).reshape(nodes.n_folds, -1)
+
+
+@jit_on_gpu
+def _with_own(
+    theta: Mixture, base: PseudoData, pseudo: Array, own: Statistics
+) -> tuple[PseudoData, Any]:
+    """Rows of others, and pseudo-counts, with own rows among them."""
+    return PseudoData.of(theta, base.added(theta, own)), pseudo + own.mass
 
 
 @jit_on_gpu
@@ -124,13 +168,6 @@ def _mean_and_without(by_fold: Array, rows: Array) -> tuple[Any, Any]:
     """Of all folds by row, and the total without each."""
     total = by_fold.sum(0)
     return total / rows, total - by_fold
-
-
-@partial(jit_on_gpu, static_argnums=1)
-def _by_fold(of_edges: tuple[Array, ...], n_folds: int) -> tuple[Any, ...]:
-    """The same for every fold, and the fold."""
-    again = [xp.tile(xp.asarray(part), n_folds) for part in of_edges]
-    return *again, xp.repeat(xp.arange(n_folds), len(of_edges[0]))
 
 
 @jit_on_gpu
@@ -152,13 +189,6 @@ def _from(
         xp.where(alone[:, None], 1.0, pseudo),
         xp.where(alone, nu, strength),
     )
-
-
-@jit_on_gpu
-def _gain(density, known, fold, count, tile, leave, owner) -> Any:
-    """By tile what rows of the fold that was left out gain."""
-    judged = fold[tile] == xp.asarray(leave)[owner][:, None]
-    return xp.where(judged, (density - known[tile]) * count[tile], 0.0).sum(-1)
 
 
 @jit_on_gpu

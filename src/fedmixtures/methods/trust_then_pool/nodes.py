@@ -26,6 +26,7 @@ from fedmixtures.methods.trust_then_pool.fits import (
     fitted,
     seeded,
 )
+from fedmixtures.methods.trust_then_pool.held_out import HeldOut
 from fedmixtures.methods.trust_then_pool.tiles import TileTable
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import TYPES
@@ -147,6 +148,7 @@ class Nodes:
         n_points = self.present.shape[1] * (2 * data.n_features + 1)
         n_lines = 1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1)))
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
+        self.held_out = partial(HeldOut, data, fold, self.n_folds, self.table, block.dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
         self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
         hand_back_memory(self.n)
@@ -257,6 +259,14 @@ class Nodes:
         """As `fits.fitted`."""
         more = {"covariance_type": self.covariance_type, **more}
         return fitted(self.table.tiles, entries, theta, nu, self.ridge, n_steps, **more)
+
+    def stepped_by_points(
+        self, entries: Entries, theta: Mixture, base: PseudoData, pseudo: Array, nu: Any
+    ) -> Mixture:
+        """One step of EM on points alone, beside a base."""
+        more = {"base": base, "pseudo": pseudo, "sums": False}
+        tiles, kind = self.table.of_points_alone, self.covariance_type
+        return fitted(tiles, entries, theta, nu, self.ridge, 1, **more, covariance_type=kind).theta
 
     def m_step(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
         """As `fits.batch_m_step`."""
