@@ -15,14 +15,15 @@ from fedmixtures import _checks
 from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, in_rounds, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import FitWarning, Solution, Status
 from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import load, save
-from fedmixtures.estimators.reporting import findings_of, own_densities
-from fedmixtures.estimators.resolve import TOL, all_rows_pooled, resolve_devices
+from fedmixtures.estimators.reporting import findings_of, own_densities, pooled_densities
+from fedmixtures.estimators.resolve import TOL, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
@@ -38,11 +39,13 @@ from fedmixtures.io.runs import (
     write_checkpoint,
     write_text,
 )
+from fedmixtures.io.tables import Table, read_table
 from fedmixtures.methods.base import Method
 from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report.content import Findings, build_content
-from fedmixtures.report.page import headline, render
+from fedmixtures.report.page import render
+from fedmixtures.report.sentences import headline
 
 LOOKS = 20
 """How often a run is looked at: snapshots for the slider, checkpoints, held-out likelihood."""
@@ -210,10 +213,10 @@ def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
         return values
 
     known = fitted.solution, task.network, task.method, rows, test
-    own, pooled = own_densities(*known, partial(densities, "own data only")), None
-    if settings.pooled and not isinstance(task.components, dict):
-        pooled = densities("all rows pooled", all_rows_pooled(task.method, rows))
-    return Baselines(own, pooled, tuple(notes))
+    own = own_densities(*known, partial(densities, "own data only"))
+    may_pool = settings.pooled and not isinstance(task.components, dict)
+    pooling = partial(densities, "all rows pooled") if may_pool else None
+    return Baselines(own, pooled_densities(*known, pooling), tuple(notes))
 
 
 def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
@@ -326,6 +329,34 @@ def load_run(path: Path) -> tuple[Any, FitSettings, tuple[str, ...]]:
     model: Any = load(folder.finished(MODEL))
     features = tuple(str(name) for name in model.feature_names_in_)
     return model, FitSettings.from_config(folder.read_config()), features
+
+
+def new_rows(
+    model: Any,
+    settings: FitSettings,
+    features: tuple[str, ...],
+    data: tuple[str, ...],
+    nodes: str | None = None,
+    delimiter: str | None = None,
+) -> tuple[Table, NodeData]:
+    """New rows, as a table and by node; of the one node where there is no other."""
+    column, delimiter = nodes or settings.nodes, delimiter or settings.delimiter
+    table = read_table(data, column, features, delimiter, constant_ok=True)
+    if column is None and len(model.nodes_) == 1:
+        table = replace(table, nodes=np.repeat(model.nodes_, table.n_rows))
+    return table, NodeData.from_rows(table.rows, table.nodes)
+
+
+def site_content(folder: RunFolder) -> dict[str, Any]:
+    """The page of a site that keeps its model of a job, from its data as they are now."""
+    model, settings, features = load_run(folder.path)
+    about, solution = folder.read_config()["site"], model.solution_
+    _, data = new_rows(model, settings, features, settings.data)
+    shown = {"method": settings.method, "k": settings.k, "job": about["job"]}
+    known = solution, model.network_, model.resolved_method(), data, Scores.of(data.labels, None)
+    told = {"notes": tuple(about["words"]), "left": (about["left"],)}
+    found = findings_of(*known, features, settings=shown | {"status": str(solution.status)}, **told)
+    return build_content(found)
 
 
 def node_label(model: Any, text: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,22 +13,24 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import ROUNDS, used
-from fedmixtures.engine.solution import Solution
+from fedmixtures.engine.solution import ELSEWHERE, Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.scoring import log_densities, mixture_at
-from fedmixtures.estimators.solutions import listens, own_level
+from fedmixtures.estimators.solutions import everyone_level, listens, own_level
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method, Trust
 from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.geometry import positions
 from fedmixtures.report.page import render, size
+from fedmixtures.report.sentences import heaviest
 from fedmixtures.report.svg import figure, label, line, number, shortened
 
 if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
 COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8a62a8", "#c79a2e", "#4aa3b5", "#b05a86", "#7a7a7a")
+HOLD_OUT = "Give `held_out=(X_test, nodes_test)`, rows that were not fitted, to find out."
 NAMED = 25  # up to so many nodes have their names in the picture
 
 
@@ -86,7 +88,7 @@ def write_report(
     }
     known = model.solution_, model.network_, model.resolved_method(), data, scores
     names = getattr(model, "feature_names_in_", None)
-    found = findings_of(*known, names, theta=model.solution_.theta, settings=settings)
+    found = findings_of(*known, names, settings=settings, how_to_hold_out=HOLD_OUT)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
@@ -103,9 +105,14 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
         how = used(problem.method, n_rounds=_rounds(model))
         return log_densities(problem.solve(seed=seed, **how), held)
 
-    known = model.solution_, model.network_, model.resolved_method(), data.rows
-    own = own_densities(*known, held, fitted)
-    return Scores.of(model.solution_.labels, held, log_densities(model.solution_, held), own)
+    known = model.solution_, model.network_, model.resolved_method(), data.rows, held
+    may_pool = not isinstance(model.n_components, Mapping)
+    own, pooled = (
+        own_densities(*known, fitted),
+        pooled_densities(*known, fitted if may_pool else None),
+    )
+    network = log_densities(model.solution_, held)
+    return Scores.of(model.solution_.labels, held, network, own, pooled)
 
 
 def _rounds(model: NetworkGaussianMixture) -> int:
@@ -131,6 +138,31 @@ def own_densities(
     if own is not None:
         return log_densities(own, held)
     return fitted(resolve.own_data_only(method, rows))
+
+
+def pooled_densities(
+    solution: Solution,
+    network: Network,
+    method: Method,
+    rows: np.ndarray,
+    held: NodeData,
+    fitted: Callable[[Method], np.ndarray] | None,
+) -> np.ndarray | None:
+    """Log-density of held-out rows under one mixture of all rows.
+
+    Of the run's own level "everyone" and of what `fitted` finds by EM of all rows the better: this
+    is to be the best that pooling can do. Without `fitted` (rows may not be pooled, or nodes have
+    different numbers of components) the level alone; None where the run itself pools all rows.
+    """
+    found = []
+    if method.moves_rows or held.n_nodes < 2:
+        return None
+    level = everyone_level(solution)
+    if level is not None and len(network.components()) == 1:
+        found.append(log_densities(level, held))
+    if fitted is not None:
+        found.append(fitted(resolve.all_rows_pooled(method, rows)))
+    return max(found, key=lambda values: round(float(values.mean()), 9), default=None)
 
 
 def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float = 260.0) -> str:
@@ -185,6 +217,8 @@ def explained(model: NetworkGaussianMixture, node: Label) -> str:
     trust = model.trust_
     if model.traffic_.recipients == "hub":
         lines.append("It hears from all other nodes, through a hub.")
+    elif model.traffic_.recipients == ELSEWHERE:
+        lines.append("It was fitted with other sites, whose models are not in here.")
     elif not len(at):
         lines.append("It has no neighbours and learned from its own rows alone.")
     elif trust is None:
@@ -201,7 +235,16 @@ def explained(model: NetworkGaussianMixture, node: Label) -> str:
     if model.levels_ is not None:
         weights = zip(model.levels_.names, model.levels_.weights[place], strict=True)
         lines.append("Its density: " + ", ".join(f"{w:.0%} {name}" for name, w in weights) + ".")
+        lines.append(_learned(model.levels_.names, model.levels_.weights[place]))
     return "\n".join(line for line in lines if line)
+
+
+def _learned(names: Sequence[str], weights: np.ndarray) -> str:
+    """Whom a node learned most from, by the weights of its levels."""
+    own = float(weights[list(names).index("own")]) if "own" in names else 0.0
+    if own >= 0.5:
+        return "It learned most from its own rows."
+    return f"It learned most from {heaviest(names, weights)}."
 
 
 def _evidence(trust: Any, edge: int, place: int, name: Label) -> str:

@@ -23,6 +23,7 @@ from fedmixtures.methods.trust_then_pool.personal import Adapted
 from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
 from fedmixtures.methods.trust_then_pool.tiles import tile_size
 from fedmixtures.mixture.arithmetic import double
+from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, sigma_points
 
@@ -87,7 +88,7 @@ def rows_of(nodes, i):
     return x[count > 0], count[count > 0], nodes.fold[here].reshape(-1)[count > 0]
 
 
-def plain_step(theta, x, count, nu, ridge):
+def plain_step(theta, x, count, nu, reg_covar):
     """One MAP step of one mixture, written out."""
     dense = [w * multivariate_normal(m, c).pdf(x) for w, m, c in zip(*theta.parts, strict=True)]
     share = np.stack(dense) / np.sum(dense, 0) * count
@@ -97,7 +98,9 @@ def plain_step(theta, x, count, nu, ridge):
         [(s[:, None] * (x - m)).T @ (x - m) for s, m in zip(share, means, strict=True)]
     )
     common = spread.sum(0) / mass.sum()
-    covariances = (spread + nu * common) / (mass + nu)[:, None, None] + ridge * np.eye(x.shape[1])
+    covariances = (spread + nu * common) / (mass + nu)[:, None, None] + reg_covar * np.eye(
+        x.shape[1]
+    )
     return Mixture((mass + 1) / (mass + 1).sum(), means, covariances)
 
 
@@ -143,7 +146,7 @@ def test_a_base_counts_as_rows_do(nodes, own):
     """EM beside a base of another node's sums is EM of both nodes' rows, one step on."""
     theta = jax.tree.map(lambda part: part[[0]], own.theta)
     sums = nodes.fitted(nodes.table.of_rows(np.array([3]), np.array([ALL])), theta, 1.0, 0).own
-    base = fits.PseudoData.of(theta, sums)
+    base = fits.as_pseudo_data(theta, sums)
     entries = nodes.table.of_rows(np.array([0]), np.array([ALL]))
     found = nodes.fitted(
         entries, theta, 2.0, 1, base=base, pseudo=base.mass + 1.0, tolerance=0.0
@@ -299,7 +302,7 @@ def test_the_strength_is_the_one_that_foretells_best(nodes, own, other):
 def test_the_gain_of_an_edge_is_that_of_a_step_with_its_points(nodes, own, folds):
     """Of fits without a fold, to its rows: one EM step on own rows and the points of a release."""
     received = Received(nodes, released(nodes, own))
-    nothing = fits.PseudoData(0.0 * own.theta.weights, own.theta.means, own.theta.covariances)
+    nothing = PseudoData(0.0 * own.theta.weights, own.theta.means, own.theta.covariances)
     worse = Level(own.theta, own.density - 1.0, own.theta)
     alone = Adapted(worse, folds, nothing, own.theta.weights, np.full(nodes.n, 8.0))
     found = gains(nodes, own, folds, alone, received, 8.0)

@@ -23,11 +23,12 @@ from fedmixtures.kernels.arrays import (
 from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.protocol import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.batches import ALL
-from fedmixtures.methods.trust_then_pool.fits import PseudoData
+from fedmixtures.methods.trust_then_pool.fits import as_pseudo_data
 from fedmixtures.methods.trust_then_pool.held_out import HeldOut
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node
 from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.methods.trust_then_pool.personal import Adapted
+from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
@@ -149,7 +150,7 @@ def _with_own(
     theta: Mixture, base: PseudoData, pseudo: Array, own: Statistics
 ) -> tuple[PseudoData, Any]:
     """Rows of others, and pseudo-counts, with own rows among them."""
-    return PseudoData.of(theta, base.added(theta, own)), pseudo + own.mass
+    return as_pseudo_data(theta, base.added(theta, own)), pseudo + own.mass
 
 
 @jit_on_gpu
