@@ -12,10 +12,10 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.fits.batches import ALL
+from fedmixtures.fits.em import densities
+from fedmixtures.fits.tiles import SMALL_SIZES, TileTable
 from fedmixtures.kernels.arrays import at, in_order_of, jit_on_gpu, placed, xp
-from fedmixtures.methods.trust_then_pool.batches import ALL
-from fedmixtures.methods.trust_then_pool.fits import densities
-from fedmixtures.methods.trust_then_pool.tiles import SMALL_SIZES, TileTable
 from fedmixtures.mixture.mixture import Mixture
 
 
