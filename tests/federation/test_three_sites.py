@@ -39,6 +39,9 @@ def test_three_sites_one_killed_and_back(tmp_path, home):
     assert "lost" in outcomes
     assert record.segments[-1]["first_round"] >= 5
     assert record.absent == []
+    told = record.segments[-1]["progress"]  # as `federate watch` shows it
+    assert {name: how["left"] for name, how in told.items()} == dict.fromkeys(NAMES, [999, 999_849])
+    assert {how["at"] for how in told.values()} == {"models"}
     alone = engine_solution(job, rows, block_size=1)
     for config in machine.configs():  # each site has its model, also one that was killed
         np.testing.assert_allclose(
