@@ -244,7 +244,7 @@ def collect(
 
     import numpy as np
 
-    from fedmixtures.cli.prepare import Scale
+    from fedmixtures.estimators.problem import Scale
     from fedmixtures.federation.job import Job
     from fedmixtures.federation.nvflare.driver import open_results
     from fedmixtures.federation.wire.roster import Roster

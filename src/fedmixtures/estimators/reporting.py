@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,14 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, used
-from fedmixtures.engine.solution import Solution
+from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.scoring import log_densities, mixture_at
-from fedmixtures.estimators.solutions import listens, own_level
-from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Method, Trust
+from fedmixtures.estimators.baselines import baselines
+from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.scoring import mixture_at
+from fedmixtures.methods.base import Trust
 from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.geometry import positions
@@ -34,103 +36,71 @@ NAMED = 25  # up to so many nodes have their names in the picture
 
 def findings_of(
     solution: Solution,
-    network: Network,
-    method: Method,
+    problem: Problem,
     data: NodeData,
     scores: Scores,
     features: Sequence[str] | None,
     **more: Any,
 ) -> Findings:
-    """What there is to report of a run; `more` replaces or adds fields of `Findings`."""
+    """What there is to report of a solved problem; `data` are the rows to show, fitted or not.
+
+    `more` are further fields of `Findings`.
+    """
     import fedmixtures
 
     names = [f"x{i}" for i in range(data.n_features)] if features is None else features
-    theta = more.pop("theta", solution.theta)
-    found: dict[str, Any] = {
-        "theta": theta,
-        "theta_scaled": theta,
-        "network": network,
-        "data": data,
-        "features": tuple(str(name) for name in names),
-        "history": solution.history,
-        "method": method,
-        "scores": scores,
-        "certificate": solution.certificate,
-        "converged": solution.converged,
-        "traffic": solution.traffic,
-        "levels": solution.levels,
-        "trust": Trust.of(solution.diagnostics, network),
-        "version": fedmixtures.__version__,
-    }
-    return Findings(**(found | more))
+    return Findings(
+        theta=solution.theta,
+        theta_scaled=problem.scaled(solution.theta),
+        network=problem.network,
+        data=data,
+        features=tuple(str(name) for name in names),
+        history=solution.history,
+        method=problem.method,
+        scores=scores,
+        certificate=solution.certificate,
+        converged=solution.converged,
+        traffic=solution.traffic,
+        levels=solution.levels,
+        trust=Trust.of(solution.diagnostics, problem.network),
+        version=fedmixtures.__version__,
+        **more,
+    )
 
 
 def write_report(
     model: NetworkGaussianMixture,
+    problem: Problem,
     path: str | Path,
-    data: NodeData,
     held: NodeData | None,
     *,
     static: bool = False,
     include_rows: bool = False,
 ) -> Path:
-    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by."""
-    scores = _scores(model, data, held)
+    """The page of a model that solves this problem; `held` are further rows to judge by."""
+    solution, method = model.solution_, problem.method
+    rounds = used(method, n_rounds=ROUNDS if model.n_rounds is None else model.n_rounds)
+    rows = None if held is None else Evaluator(held)
+    seed = resolve.resolve_seed(model.random_state)
+    beside = baselines(problem, solution, rows, seed=seed, **rounds)
+    for note in beside.notes:
+        warnings.warn(note, FitWarning, stacklevel=3)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
         "n_components": model.n_components,
-        "covariance_type": model.resolved_method().covariance_type,
-        **used(model.resolved_method(), n_rounds=_rounds(model)),
+        "covariance_type": method.covariance_type,
+        **rounds,
         "random_state": model.random_state,
         "status": model.status_,
     }
-    known = model.solution_, model.network_, model.resolved_method(), data, scores
-    names = getattr(model, "feature_names_in_", None)
-    found = findings_of(*known, names, theta=model.solution_.theta, settings=settings)
+    scores, names = (
+        beside.scores(problem, solution, rows),
+        getattr(model, "feature_names_in_", None),
+    )
+    found = findings_of(solution, problem, problem.data, scores, names, settings=settings)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
-
-
-def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None) -> Scores:
-    """Held-out log-likelihood beside that of fits with own data only."""
-    if held is None:
-        return Scores.of(model.solution_.labels, None)
-
-    def fitted(method: Method) -> np.ndarray:
-        problem = resolve.Problem.of(data, model.network_, method, model.n_components)
-        seed = resolve.resolve_seed(model.random_state)
-        how = used(problem.method, n_rounds=_rounds(model))
-        return log_densities(problem.solve(seed=seed, **how), held)
-
-    known = model.solution_, model.network_, model.resolved_method(), data.rows
-    own = own_densities(*known, held, fitted)
-    return Scores.of(model.solution_.labels, held, log_densities(model.solution_, held), own)
-
-
-def _rounds(model: NetworkGaussianMixture) -> int:
-    return ROUNDS if model.n_rounds is None else model.n_rounds
-
-
-def own_densities(
-    solution: Solution,
-    network: Network,
-    method: Method,
-    rows: np.ndarray,
-    held: NodeData,
-    fitted: Callable[[Method], np.ndarray],
-) -> np.ndarray | None:
-    """Log-density of held-out rows where every node learns from its own rows alone.
-
-    The run's own level of that name, or else what `fitted` finds by such a method; None where
-    nobody could hear another: the run itself is the one with own data only.
-    """
-    if not listens(solution, network):
-        return None
-    own = own_level(solution)
-    if own is not None:
-        return log_densities(own, held)
-    return fitted(resolve.own_data_only(method, rows))
 
 
 def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float = 260.0) -> str:
