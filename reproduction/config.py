@@ -81,7 +81,7 @@ class Start:
     """Local k-means, Algorithm 1, line 1."""
 
     n_init: int = 2
-    ridge: float = 1e-3
+    reg_covar: float = 1e-3
 
 
 @dataclass(frozen=True)

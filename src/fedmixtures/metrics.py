@@ -89,7 +89,10 @@ class Scores:
     local: np.ndarray  # own data only
     network: np.ndarray  # with neighbours
     pooled: np.ndarray  # one mixture of all rows, where that was allowed
-    error: np.ndarray  # standard error of `network - local`, from the rows' own differences
+    error: np.ndarray  # standard error of the gain, from the rows' own differences
+    baseline: str = "local"
+    """What gains are taken against, the best a node has without the method: own data only, or all
+    rows pooled where that is the better of the two at most nodes."""
 
     @classmethod
     def of(
@@ -107,22 +110,28 @@ class Scores:
             index = np.empty(len(held.rows), int)
             index[held.source_index] = np.array([position[a] for a in held.labels])[held.node_index]
         counts = np.bincount(index, minlength=n)
+        baseline = "local"
 
         def mean(values: np.ndarray | None) -> np.ndarray:
             with np.errstate(invalid="ignore", divide="ignore"):
                 return nothing if values is None else np.bincount(index, values, n) / counts
 
+        if local is not None and pooled is not None:
+            better = (mean(pooled) > mean(local))[counts > 0]
+            baseline = "pooled" if better.mean() > 0.5 else "local"
+        beside = pooled if baseline == "pooled" else local
         error = nothing
-        if network is not None and local is not None:
-            difference = network - local
+        if network is not None and beside is not None:
+            difference = network - beside
             variance = mean(np.square(difference - mean(difference)[index]))
             error = np.sqrt(np.where(counts > 1, variance / np.maximum(counts - 1, 1), np.nan))
-        return cls(tuple(labels), counts, mean(local), mean(network), mean(pooled), error)
+        found = mean(local), mean(network), mean(pooled)
+        return cls(tuple(labels), counts, *found, error, baseline)
 
     @property
     def gain(self) -> np.ndarray:
-        """What neighbours brought, in nats per held-out row."""
-        return self.network - self.local
+        """What the method brought beyond the baseline, in nats per held-out row."""
+        return self.network - getattr(self, self.baseline)
 
     @property
     def verdict(self) -> np.ndarray:

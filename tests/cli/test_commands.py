@@ -168,7 +168,7 @@ def test_nodes_spread_over_devices_give_the_same_numbers(fitted, run):
 def test_nodes_far_apart_do_not_make_a_feature_wide():
     """What counts is the spread within nodes: that between them says nothing of components."""
     from fedmixtures.data.node_data import NodeData
-    from fedmixtures.estimators.problem import of_order_one
+    from fedmixtures.estimators.scale import of_order_one
 
     nodes = np.repeat(np.arange(3), 40)
     rows = (

@@ -9,7 +9,7 @@ import fedmixtures
 from fedmixtures import NetworkGaussianMixture
 from fedmixtures.data import node_data
 from fedmixtures.engine import evaluate
-from fedmixtures.estimators import problem
+from fedmixtures.estimators import scale
 from fedmixtures.io.runs import RunFolder
 
 TRAINED, HELD = 144, 36
@@ -33,7 +33,7 @@ def counted(monkeypatch):
     count(node_data, "group_labels", lambda *_: "grouped")
     count(evaluate, "build_layout", lambda data, *_: ("laid out", len(data.rows)))
     scaled = lambda _, x: "rows scaled" if x.shape == (TRAINED, 2) else "other scaled"
-    count(problem.Scale, "scaled", scaled)
+    count(scale.Scale, "scaled", scaled)
     return counts
 
 

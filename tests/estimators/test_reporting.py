@@ -12,12 +12,14 @@ def test_the_page_of_a_model(case, make, fitted, tmp_path):
     text = path.read_text()
     assert "One mixture for each of 3 nodes." in text
     assert "cannot say" in text
+    assert "Give `held_out=(X_test, nodes_test)`" in text
+    assert "--holdout" not in text
     rng = np.random.default_rng(3)
     held = case.X + rng.normal(0, 0.1, case.X.shape)
     judged = fitted.report(
         tmp_path / "judged.html", case.X, case.nodes, held_out=(held, case.nodes)
     )
-    assert "Listening to neighbours" in judged.read_text()
+    assert "A held-out row of the median node became" in judged.read_text()
     alone = make(graph=None).fit(case.X, nodes=case.nodes)
     page = alone.report(tmp_path / "alone.html", case.X, case.nodes, held_out=(held, case.nodes))
     assert "Nobody listened to anybody." in page.read_text()

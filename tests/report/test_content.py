@@ -14,7 +14,8 @@ from fedmixtures.metrics import Scores
 from fedmixtures.report import geometry
 from fedmixtures.report.content import build_content
 from fedmixtures.report.geometry import matched_to_last, positions
-from fedmixtures.report.page import embedded, headline, render, story
+from fedmixtures.report.page import embedded, render
+from fedmixtures.report.sentences import headline, story
 
 
 def test_edges_carry_the_discrepancy_of_their_ends(found):
@@ -143,12 +144,7 @@ def test_where_nobody_listened_the_headline_says_so(found):
 
 def test_levels_say_who_is_relied_on(found):
     n = found.data.n_nodes
-    stack = Mixture(*(np.stack([part, part]) for part in found.theta.parts))
-    weights = np.tile([0.25, 0.75], (n, 1))
-    nothing = np.zeros((n, 2))
-    levels = Levels(
-        ("own", "everyone"), stack, weights, nothing, np.zeros(n, int), np.zeros((n, 3))
-    )
+    levels = _levels(found, ("own", "everyone"), [0.25, 0.75])
     page = render(build_content(dataclasses.replace(found, levels=levels)), static=True)
     assert "Whom nodes rely on" in page
     assert "own 25%, everyone 75%" in page
@@ -212,9 +208,9 @@ def test_embedded_json_cannot_end_its_element():
 @pytest.mark.parametrize(
     ("interval", "gained", "words"),
     [
-        ((0.3, 0.2, 0.4), 9, "helped: all 9 nodes gained"),
-        ((0.3, 0.1, 0.4), 7, "helped: 7 of 9 nodes gained"),
-        ((-0.3, -0.4, -0.1), 2, "hurt: 7 of 9 nodes lost"),
+        ((0.3, 0.2, 0.4), 9, "helped: all 9 nodes gained over own rows alone"),
+        ((0.3, 0.1, 0.4), 7, "helped: 7 of 9 nodes gained over"),
+        ((-0.3, -0.4, -0.1), 2, "Own rows alone would have been better: 7 of 9 nodes lost"),
         ((0.1, -0.1, 0.3), 6, "no clear difference: 6 of 9 nodes gained"),
     ],
 )
@@ -226,8 +222,50 @@ def test_headlines_do_not_flatter(content, interval, gained, words):
 def test_the_headline_tells_gains_from_gains_beyond_noise(content):
     scores = content["scores"] | {"gain": (0.3, 0.2, 0.4), "gained": 9, "helped": 7}
     assert headline(content | {"scores": scores}).endswith(
-        "all 9 nodes gained, 7 of them beyond noise."
+        "all 9 nodes gained over own rows alone, 7 of them beyond noise."
     )
+
+
+def test_gains_are_taken_over_the_better_alternative():
+    """Own fits are hopeless at two of three nodes: pooled rows are what there is to beat."""
+    labels, rows = ("a", "b", "c"), np.zeros((6, 1))
+    held = NodeData.from_rows(rows, np.repeat(labels, 2))
+    network, pooled = np.full(6, -3.0), np.full(6, -3.5)
+    local = np.array([-900.0, -800, -2, -3, -400, -500])
+    scores = Scores.of(labels, held, network, local, pooled)
+    assert scores.baseline == "pooled"
+    assert scores.gain.tolist() == [0.5, 0.5, 0.5]
+    assert scores.error.tolist() == [0, 0, 0]
+    assert Scores.of(labels, held, network, local).baseline == "local"
+    one_worse = Scores.of(labels, held, network, np.repeat([-9.0, -2, -2], 2), pooled)
+    assert one_worse.baseline == "local"
+    assert one_worse.gain.tolist() == [6, -1, -1]
+
+
+def test_the_headline_names_who_helped_against_what(found):
+    n = found.data.n_nodes
+    held = NodeData.from_rows(np.zeros((n, 1)), list(found.network.labels))
+    known = found.network.labels, held
+    scores = Scores.of(*known, np.full(n, -3.0), np.full(n, -500.0), np.full(n, -3.5))
+    levels = _levels(found, ("own", "near", "personal"), [0.5, 0.1, 0.4])
+    told = dataclasses.replace(found, scores=scores, levels=levels)
+    assert headline(build_content(told)) == (
+        "Everyone's mixture moved to own rows helped: all 9 nodes gained over all rows pooled, "
+        "none of them beyond noise."
+    )
+    assert "in one mixture of all rows pooled, the better alternative" in story(build_content(told))
+    assert "488" not in story(build_content(told))
+    worse = Scores.of(*known, np.full(n, -4.0), np.full(n, -500.0), np.full(n, -3.5))
+    assert headline(build_content(dataclasses.replace(told, scores=worse))) == (
+        "All rows pooled would have been better: all 9 nodes lost by listening."
+    )
+
+
+def _levels(found, names, weights) -> Levels:
+    n, level = found.data.n_nodes, len(names)
+    stack = Mixture(*(np.stack([part] * level) for part in found.theta.parts))
+    tiled, nothing = np.tile(weights, (n, 1)), np.zeros((n, level))
+    return Levels(names, stack, tiled, nothing, np.zeros(n, int), np.zeros((n, 3)))
 
 
 def test_without_held_out_rows_nothing_is_claimed(found):

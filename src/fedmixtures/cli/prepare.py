@@ -15,8 +15,9 @@ from fedmixtures.cli.main import console, say
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.splits import holdout_of
 from fedmixtures.engine.evaluate import Evaluator
-from fedmixtures.estimators.problem import Problem, of_order_one
+from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import resolve_components, resolve_method
+from fedmixtures.estimators.scale import of_order_one
 from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.tables import Table
 from fedmixtures.mixture.covariance_types import check_type

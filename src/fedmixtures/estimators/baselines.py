@@ -15,7 +15,7 @@ from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import all_rows_pooled, own_data_only
 from fedmixtures.estimators.scoring import log_densities
-from fedmixtures.estimators.solutions import listens, own_level
+from fedmixtures.estimators.solutions import everyone_level, listens, own_level
 from fedmixtures.methods.base import Method
 from fedmixtures.metrics import Scores
 
@@ -50,7 +50,10 @@ def baselines(
     """Fit what a solution is compared with, if any row was held out to compare on.
 
     Own data only is the run's own level of that name, or else `own_data_only`; it is None where
-    nobody could hear another: the run itself is then the one with own data only.
+    nobody could hear another: the run itself is then the one with own data only. All rows pooled is
+    the best that pooling can do: of the run's own level "everyone" and of EM of all rows the
+    better. Where rows may not be pooled, or nodes have different numbers of components, it is the
+    level alone; it is None where the run itself pools all rows.
 
     Parameters
     ----------
@@ -59,7 +62,7 @@ def baselines(
     held
         Rows that were not fitted.
     pooled
-        Whether all rows may also be fitted by one mixture.
+        Whether rows may be pooled for it.
     begin
         Called with what is fitted next.
     **how
@@ -77,13 +80,19 @@ def baselines(
         notes.extend(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
         return log_densities(found, held)
 
-    method, rows, own, everyone = problem.method, problem.fitted_data.rows, None, None
+    method, rows, own = problem.method, problem.fitted_data.rows, None
     if listens(solution, problem.network):
         level = own_level(solution)
         if level is not None:
             own = log_densities(level, held)
         else:
             own = densities("own data only", own_data_only(method, rows))
-    if pooled and isinstance(problem.components, int):
-        everyone = densities("all rows pooled", all_rows_pooled(method, rows))
-    return Baselines(own, everyone, tuple(notes))
+    together = []
+    if not method.moves_rows and held.data.n_nodes > 1:
+        level = everyone_level(solution)
+        if level is not None and len(problem.network.components()) == 1:
+            together.append(log_densities(level, held))
+        if pooled and isinstance(problem.components, int):
+            together.append(densities("all rows pooled", all_rows_pooled(method, rows)))
+    best = max(together, key=lambda values: round(float(values.mean()), 9), default=None)
+    return Baselines(own, best, tuple(notes))

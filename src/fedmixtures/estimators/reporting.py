@@ -15,57 +15,59 @@ from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, used
-from fedmixtures.engine.solution import FitWarning, Solution
+from fedmixtures.engine.solution import ELSEWHERE, FitWarning, Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.baselines import baselines
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.scoring import mixture_at
-from fedmixtures.methods.base import Trust
+from fedmixtures.graph.network import Network
+from fedmixtures.methods.base import Method, Trust
 from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
 from fedmixtures.report.geometry import positions
 from fedmixtures.report.page import render, size
+from fedmixtures.report.sentences import heaviest
 from fedmixtures.report.svg import figure, label, line, number, shortened
 
 if TYPE_CHECKING:
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
 COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8a62a8", "#c79a2e", "#4aa3b5", "#b05a86", "#7a7a7a")
+HOLD_OUT = "Give `held_out=(X_test, nodes_test)`, rows that were not fitted, to find out."
 NAMED = 25  # up to so many nodes have their names in the picture
 
 
 def findings_of(
     solution: Solution,
-    problem: Problem,
+    network: Network,
+    method: Method,
     data: NodeData,
     scores: Scores,
     features: Sequence[str] | None,
     **more: Any,
 ) -> Findings:
-    """What there is to report of a solved problem; `data` are the rows to show, fitted or not.
-
-    `more` are further fields of `Findings`.
-    """
+    """What there is to report of a run; `more` replaces or adds fields of `Findings`."""
     import fedmixtures
 
     names = [f"x{i}" for i in range(data.n_features)] if features is None else features
-    return Findings(
-        theta=solution.theta,
-        theta_scaled=problem.scaled(solution.theta),
-        network=problem.network,
-        data=data,
-        features=tuple(str(name) for name in names),
-        history=solution.history,
-        method=problem.method,
-        scores=scores,
-        certificate=solution.certificate,
-        converged=solution.converged,
-        traffic=solution.traffic,
-        levels=solution.levels,
-        trust=Trust.of(solution.diagnostics, problem.network),
-        version=fedmixtures.__version__,
-        **more,
-    )
+    theta = more.pop("theta", solution.theta)
+    found: dict[str, Any] = {
+        "theta": theta,
+        "theta_scaled": theta,
+        "network": network,
+        "data": data,
+        "features": tuple(str(name) for name in names),
+        "history": solution.history,
+        "method": method,
+        "scores": scores,
+        "certificate": solution.certificate,
+        "converged": solution.converged,
+        "traffic": solution.traffic,
+        "levels": solution.levels,
+        "trust": Trust.of(solution.diagnostics, network),
+        "version": fedmixtures.__version__,
+    }
+    return Findings(**(found | more))
 
 
 def write_report(
@@ -82,7 +84,7 @@ def write_report(
     rounds = used(method, n_rounds=ROUNDS if model.n_rounds is None else model.n_rounds)
     rows = None if held is None else Evaluator(held)
     seed = resolve.resolve_seed(model.random_state)
-    beside = baselines(problem, solution, rows, seed=seed, **rounds)
+    beside = baselines(problem, solution, rows, pooled=True, seed=seed, **rounds)
     for note in beside.notes:
         warnings.warn(note, FitWarning, stacklevel=3)
     settings = {
@@ -93,11 +95,13 @@ def write_report(
         "random_state": model.random_state,
         "status": model.status_,
     }
+    known = solution, problem.network, method, problem.data
     scores, names = (
         beside.scores(problem, solution, rows),
         getattr(model, "feature_names_in_", None),
     )
-    found = findings_of(solution, problem, problem.data, scores, names, settings=settings)
+    more = {"theta_scaled": problem.scaled(solution.theta), "how_to_hold_out": HOLD_OUT}
+    found = findings_of(*known, scores, names, settings=settings, **more)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
@@ -155,6 +159,8 @@ def explained(model: NetworkGaussianMixture, node: Label) -> str:
     trust = model.trust_
     if model.traffic_.recipients == "hub":
         lines.append("It hears from all other nodes, through a hub.")
+    elif model.traffic_.recipients == ELSEWHERE:
+        lines.append("It was fitted with other sites, whose models are not in here.")
     elif not len(at):
         lines.append("It has no neighbours and learned from its own rows alone.")
     elif trust is None:
@@ -171,7 +177,16 @@ def explained(model: NetworkGaussianMixture, node: Label) -> str:
     if model.levels_ is not None:
         weights = zip(model.levels_.names, model.levels_.weights[place], strict=True)
         lines.append("Its density: " + ", ".join(f"{w:.0%} {name}" for name, w in weights) + ".")
+        lines.append(_learned(model.levels_.names, model.levels_.weights[place]))
     return "\n".join(line for line in lines if line)
+
+
+def _learned(names: Sequence[str], weights: np.ndarray) -> str:
+    """Whom a node learned most from, by the weights of its levels."""
+    own = float(weights[list(names).index("own")]) if "own" in names else 0.0
+    if own >= 0.5:
+        return "It learned most from its own rows."
+    return f"It learned most from {heaviest(names, weights)}."
 
 
 def _evidence(trust: Any, edge: int, place: int, name: Label) -> str:

@@ -38,7 +38,7 @@ OWN, EVERYONE = "own", "everyone"
 def listens(solution: Solution, network: Network) -> bool:
     """Whether any node could hear another: without a graph only a hub makes that possible."""
     traffic = solution.traffic
-    return traffic.total > 0 and (network.n_edges > 0 or traffic.recipients == "hub")
+    return traffic.total > 0 and (network.n_edges > 0 or traffic.is_far)
 
 
 def own_level(solution: Solution) -> Solution | None:
@@ -46,7 +46,16 @@ def own_level(solution: Solution) -> Solution | None:
 
     Nothing could be a fairer comparison: it is the method's own first step.
     """
-    theta = _level(solution, OWN)
+    return _of_level(solution, OWN)
+
+
+def everyone_level(solution: Solution) -> Solution | None:
+    """The same run with the mixture of all rows of the network, where that is one of its levels."""
+    return _of_level(solution, EVERYONE)
+
+
+def _of_level(solution: Solution, name: str) -> Solution | None:
+    theta = _level(solution, name)
     return None if theta is None else dataclasses.replace(solution, theta=theta, levels=None)
 
 

@@ -83,6 +83,8 @@ class Method(eqx.Module):
     moves_rows: ClassVar[bool] = False  # whether rows leave their nodes
     needs_start: ClassVar[bool] = True
     """Whether nodes begin from the starting mixtures of the estimator's `init`."""
+    standardises: ClassVar[bool] = False
+    """Whether it computes in standard deviations of the features, `reg_covar` included."""
     supports_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""

@@ -50,6 +50,8 @@ class Findings:
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    how_to_hold_out: str = "Fit with --holdout 0.2 to find out."
+    """What to do where no row was held out, for whoever made the run."""
     left: tuple[str, ...] = ()
     """What left each site, by its own log, where nodes were processes of their own."""
     version: str = ""  # of fedmixtures
@@ -71,6 +73,7 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
         "version": found.version,
         "settings": dict(found.settings),
         "notes": list(found.notes),
+        "how_to_hold_out": found.how_to_hold_out,
         "shape": {
             "rows": len(found.data.rows),
             "nodes": found.data.n_nodes,
@@ -172,6 +175,7 @@ def _summary(scores: Scores) -> dict[str, Any]:
     medians = {name: _numbers(interval) for name, interval in scores.medians().items()}
     return {
         "known": scores.known,
+        "baseline": scores.baseline,
         "gain": medians.pop("gain"),
         "medians": medians,
         "compared": int(np.isfinite(scores.gain).sum()),

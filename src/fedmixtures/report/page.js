@@ -142,7 +142,8 @@
     const parts = [`${nodes.rows[i].toLocaleString("en")} rows, ${nodes.degree[i]} neighbours, group ${nodes.group[i] + 1}.`];
     if (nodes.gain[i] !== null) {
       const verdict = nodes.verdict[i] === 0 ? "may be chance" : nodes.verdict[i] > 0 ? "gained" : "lost";
-      parts.push(`Held-out log-likelihood ${number(nodes.local[i])} with own data, ${number(nodes.network[i])} with neighbours: ${signed(nodes.gain[i])} (${verdict}).`);
+      const base = content.scores.baseline ?? "local", beside = base === "local" ? "with own data only" : "with all rows pooled";
+      parts.push(`Held-out log-likelihood ${number(nodes[base][i])} ${beside}, ${number(nodes.network[i])} with neighbours: ${signed(nodes.gain[i])} (${verdict}).`);
     }
     if (content.levels) {
       const weights = content.levels.weights[i].map((w, l) => `${content.levels.names[l]} ${Math.round(100 * w)}%`);

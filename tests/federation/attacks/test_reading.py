@@ -50,7 +50,7 @@ class Seen:
         self.released: dict[int, list] = {}
         """Mixtures that sites have told their neighbours, by the hash of the site's name."""
         real = {name: getattr(pool, name) for name in ("_total", "_best", "pooled_level")}
-        units, heard = program.common_units, program.Heard
+        units, heard = program.common_units, program.Received
         speaks = lambda nodes: nodes.block.data.labels[0] in attackers
 
         def watched_sums(nodes, fit, group):
@@ -83,7 +83,7 @@ class Seen:
         monkeypatch.setattr(pool, "_best", watched_starts)
         monkeypatch.setattr(program, "pooled_level", watched_level)
         monkeypatch.setattr(program, "common_units", watched_units)
-        monkeypatch.setattr(program, "Heard", watched_releases)
+        monkeypatch.setattr(program, "Received", watched_releases)
 
     def _scored(self, inner, nodes, speaks: bool, held_out: bool = False):
         """Go through a protocol and note the likelihoods in it; held-out ones by their step."""

@@ -86,7 +86,7 @@ def rows_of(nodes, i):
     return x[count > 0], count[count > 0], nodes.fold[here].reshape(-1)[count > 0]
 
 
-def plain_step(theta, x, count, nu, ridge):
+def plain_step(theta, x, count, nu, reg_covar):
     """One MAP step of one mixture, written out."""
     dense = [w * multivariate_normal(m, c).pdf(x) for w, m, c in zip(*theta.parts, strict=True)]
     share = np.stack(dense) / np.sum(dense, 0) * count
@@ -96,7 +96,9 @@ def plain_step(theta, x, count, nu, ridge):
         [(s[:, None] * (x - m)).T @ (x - m) for s, m in zip(share, means, strict=True)]
     )
     common = spread.sum(0) / mass.sum()
-    covariances = (spread + nu * common) / (mass + nu)[:, None, None] + ridge * np.eye(x.shape[1])
+    covariances = (spread + nu * common) / (mass + nu)[:, None, None] + reg_covar * np.eye(
+        x.shape[1]
+    )
     return Mixture((mass + 1) / (mass + 1).sum(), means, covariances)
 
 
@@ -142,7 +144,7 @@ def test_a_base_counts_as_rows_do(nodes, own):
     """EM beside a base of another node's sums is EM of both nodes' rows, one step on."""
     theta = jax.tree.map(lambda part: part[[0]], own.theta)
     sums = nodes.fitted(nodes.table.of_rows(np.array([3]), np.array([ALL])), theta, 1.0, 0).own
-    base = fits.PseudoData.of(theta, sums)
+    base = fits.as_pseudo_data(theta, sums)
     entries = nodes.table.of_rows(np.array([0]), np.array([ALL]))
     found = nodes.fitted(
         entries, theta, 2.0, 1, base=base, pseudo=base.mass + 1.0, tolerance=0.0

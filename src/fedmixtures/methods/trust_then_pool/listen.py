@@ -14,10 +14,10 @@ from fedmixtures.kernels.arrays import Segments, at, chosen, jit_on_gpu, most_vo
 from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.protocol import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.batches import ALL
-from fedmixtures.methods.trust_then_pool.fits import PseudoData
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node
 from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.methods.trust_then_pool.personal import Adapted
+from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
 
 LISTEN_STEPS = 3

@@ -20,7 +20,6 @@ from fedmixtures.methods.protocol import Block, Request, Sum
 from fedmixtures.methods.trust_then_pool.batches import ALL, Entries
 from fedmixtures.methods.trust_then_pool.fits import (
     Fit,
-    PseudoData,
     batch_m_step,
     densities,
     fitted,
@@ -29,6 +28,7 @@ from fedmixtures.methods.trust_then_pool.fits import (
 from fedmixtures.methods.trust_then_pool.tiles import TileTable
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import TYPES
+from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
@@ -127,11 +127,11 @@ class Nodes:
         block: Block,
         units: Units,
         n_folds: int,
-        ridge: float,
+        reg_covar: float,
         covariance_type: str = "full",
     ):
         data = distinct_rows_of_all(units.common(_counted(block.held)))
-        self.block, self.ridge, self.covariance_type = block, ridge, covariance_type
+        self.block, self.reg_covar, self.covariance_type = block, reg_covar, covariance_type
         self.n, self.hashes = data.n_nodes, block.data.label_hashes
         self.lone = (self.hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
@@ -256,12 +256,12 @@ class Nodes:
     def fitted(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
         """As `fits.fitted`."""
         more = {"covariance_type": self.covariance_type, **more}
-        return fitted(self.table.tiles, entries, theta, nu, self.ridge, n_steps, **more)
+        return fitted(self.table.tiles, entries, theta, nu, self.reg_covar, n_steps, **more)
 
     def m_step(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
         """As `fits.batch_m_step`."""
         with precision(self.block.dtype):
-            return batch_m_step(theta, s, nu, self.ridge, self.covariance_type)
+            return batch_m_step(theta, s, nu, self.reg_covar, self.covariance_type)
 
     def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: Array) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""

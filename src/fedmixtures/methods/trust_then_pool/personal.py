@@ -20,7 +20,7 @@ from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import chosen, counted, jit_on_gpu, lines_with, pick, repeated, xp
 from fedmixtures.methods.base import Levels
 from fedmixtures.methods.protocol import Sum
-from fedmixtures.methods.trust_then_pool.fits import PseudoData
+from fedmixtures.methods.trust_then_pool.fits import as_pseudo_data
 from fedmixtures.methods.trust_then_pool.nodes import (
     Nodes,
     Units,
@@ -31,6 +31,7 @@ from fedmixtures.methods.trust_then_pool.nodes import (
 from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.methods.trust_then_pool.pool import Pooled, best_by
 from fedmixtures.mixture.covariance_types import TYPES
+from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture, distinct
 from fedmixtures.mixture.moments import Statistics
 
@@ -111,7 +112,7 @@ def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
 def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, PseudoData]:
     """The mixture of the others, and those of their rows that hold it."""
     start = part.m_step(pooled.theta, pooled.rest, pooled.nu)
-    return start, PseudoData.of(pooled.theta, pooled.rest, held_by)
+    return start, as_pseudo_data(pooled.theta, pooled.rest, held_by)
 
 
 def near_level(

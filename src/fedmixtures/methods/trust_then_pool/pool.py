@@ -28,9 +28,16 @@ from fedmixtures.kernels.arrays import (
     xp,
 )
 from fedmixtures.methods.protocol import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import LEAST, SAME_FIT, Fit, PseudoData, best_of
+from fedmixtures.methods.trust_then_pool.fits import (
+    LEAST,
+    SAME_FIT,
+    Fit,
+    as_pseudo_data,
+    best_of,
+)
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_last, to_add
 from fedmixtures.methods.trust_then_pool.own import Level, Received
+from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, project_psd
 
@@ -355,7 +362,7 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
 @jit_on_gpu
 def _beside(theta: Mixture, rest: Statistics, nu: Array) -> tuple[PseudoData, Any, Any]:
     """The others' rows, the prior's strength, and what the others' rows count for in weights."""
-    base = PseudoData.of(theta, rest)
+    base = as_pseudo_data(theta, rest)
     return base, xp.asarray(nu, theta.means.dtype), base.mass + 1.0
 
 

@@ -53,7 +53,7 @@ from fedmixtures.methods.trust_then_pool.weigh import (
     prequential,
     weights,
 )
-from fedmixtures.mixture.moments import ShapePrior
+from fedmixtures.mixture.m_step import ShapePrior
 
 LEVELS = ("own", "near", "personal", "group", "everyone")
 RETIRED = ("caution", "level", "prior_odds", "agree_rounds")
@@ -71,7 +71,7 @@ class TrustThenPool(Protocol):
     ----------
     prior
         Shape prior of all fits. Pooled levels may choose another strength, by held-out rows.
-    ridge
+    reg_covar
         Added to the diagonal of every covariance, in squared standard deviations of the features.
     n_starts, n_folds
         k-means++ starts of every own fit; folds of the out-of-fold densities.
@@ -93,9 +93,10 @@ class TrustThenPool(Protocol):
 
     supports_missing: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
+    standardises: ClassVar[bool] = True
 
     prior: ShapePrior = ShapePrior()
-    ridge: float = 1e-3
+    reg_covar: float = 1e-3
     n_starts: int = 4
     n_folds: int = 5
     held_by: tuple[float, ...] = (12.0, 48.0)
@@ -111,7 +112,7 @@ class TrustThenPool(Protocol):
     def __check_init__(self):
         if not isinstance(self.prior, ShapePrior):
             raise ValueError(f"`prior` is {self.prior!r}. Give a ShapePrior.")
-        _checks.positive("ridge", self.ridge)
+        _checks.positive("reg_covar", self.reg_covar)
         _checks.whole("n_starts", self.n_starts)
         _checks.whole("n_folds", self.n_folds, minimum=2)
         for held in self.held_by:
@@ -134,7 +135,7 @@ class TrustThenPool(Protocol):
         nu = float(self.prior.strength)
         strengths = nu * np.array(self.strengths)
         units = yield from common_units(block, self.covariance_type)
-        nodes = Nodes(block, units, self.n_folds, self.ridge, self.covariance_type)
+        nodes = Nodes(block, units, self.n_folds, self.reg_covar, self.covariance_type)
         own, folds = own_level(nodes, nu, self.n_starts)
         release = Broadcast(released(nodes, own), units.common(block.held).rows)
         received = Received(nodes, (yield release))
@@ -180,7 +181,7 @@ class TrustThenPool(Protocol):
         """A node that comes later, from what the network has found: see `personal.Known`."""
         nu = diagnostics.nodes.get("nu", np.full(len(rows), self.prior.strength))
         known = Known(levels, rows, nu, self.covariance_type)
-        nodes = Nodes(block, known.units, self.n_folds, self.ridge, self.covariance_type)
+        nodes = Nodes(block, known.units, self.n_folds, self.reg_covar, self.covariance_type)
         own, folds = own_level(nodes, float(self.prior.strength), self.n_starts)
         everyone, pooled = known.pooled(nodes)
         moved = personal_level(nodes, own, folds, pooled, pooled, self.held_by, nodes.lone)
