@@ -35,6 +35,7 @@ BEYOND = (
     "release-price",
     "covariances",
     "gaps",
+    "clusters",
 )
 """Experiments beyond the paper: run by name, not with ``all``."""
 
