@@ -29,13 +29,19 @@ class Baselines:
     notes: tuple[str, ...] = ()
     """Warnings of these fits, each behind what was fitted."""
 
-    def scores(self, problem: Problem, solution: Solution, held: Evaluator | None) -> Scores:
-        """The held-out log-likelihood of a fit beside them, by node."""
+    def scores(
+        self, problem: Problem, solution: Solution, held: Evaluator | None, slopes: Any = 0.0
+    ) -> Scores:
+        """The held-out log-likelihood of a fit beside them, by node.
+
+        `slopes` (rows,) are added to all: what log-densities gain in the units of the user.
+        """
         labels = problem.data.labels
         if held is None or not problem.method.has_likelihood:
             return Scores.of(labels, None)
-        found = log_densities(solution, held)
-        return Scores.of(labels, held.data, found, self.own, self.pooled)
+        found = log_densities(solution, held), self.own, self.pooled
+        in_users = (None if values is None else values + slopes for values in found)
+        return Scores.of(labels, held.data, *in_users)
 
 
 def baselines(

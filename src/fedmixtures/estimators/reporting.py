@@ -79,7 +79,10 @@ def write_report(
     static: bool = False,
     include_rows: bool = False,
 ) -> Path:
-    """The page of a model that solves this problem; `held` are further rows to judge by."""
+    """The page of a model that solves this problem; `held` are further rows to judge by.
+
+    Both in units of the fit.
+    """
     solution, method = model.solution_, problem.method
     rounds = used(method, n_rounds=ROUNDS if model.n_rounds is None else model.n_rounds)
     rows = None if held is None else Evaluator(held)
@@ -87,6 +90,11 @@ def write_report(
     beside = baselines(problem, solution, rows, pooled=True, seed=seed, **rounds)
     for note in beside.notes:
         warnings.warn(note, FitWarning, stacklevel=3)
+    taken, names = model.transform_, model._features()
+    slopes = np.zeros(0 if held is None else len(held.rows))
+    if held is not None:
+        slopes[held.source_index] = taken.log_slopes(taken.invert(held.rows))
+    scores = beside.scores(problem, solution, rows, slopes)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
         "n_components": model.n_components,
@@ -95,13 +103,10 @@ def write_report(
         "random_state": model.random_state,
         "status": model.status_,
     }
-    known = solution, problem.network, method, problem.data
-    scores, names = (
-        beside.scores(problem, solution, rows),
-        getattr(model, "feature_names_in_", None),
-    )
+    known = solution, problem.network, method, problem.data, scores
     more = {"theta_scaled": problem.scaled(solution.theta), "how_to_hold_out": HOLD_OUT}
-    found = findings_of(*known, scores, names, settings=settings, **more)
+    notes = tuple(taken.told(names))
+    found = findings_of(*known, taken.names(names), settings=settings, notes=notes, **more)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path

@@ -11,6 +11,7 @@ Rows that are scored more than once are given as an `Evaluator`, which lays them
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.transform import Transform
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators.solutions import newcomer_joints, unknown
@@ -43,6 +45,14 @@ def log_densities(solution: Solution, data: NodeData | Evaluator) -> np.ndarray:
     summed = lambda joints: lambda *of: np.logaddexp.reduce(joints(*of), axis=1)
     own = summed(_node_joints) if solution.levels is None else _weighed_densities
     return _of_all(solution, data, own, summed(newcomer_joints))
+
+
+def user_densities(solution: Solution, transform: Transform, data: NodeData) -> np.ndarray:
+    """`log_densities` of rows in the user's units, in these units."""
+    inside = dataclasses.replace(data, rows=transform.apply(data.rows))
+    slopes = np.empty(len(data.rows))
+    slopes[data.source_index] = transform.log_slopes(data.rows)
+    return log_densities(solution, inside) + slopes
 
 
 def _of_all(
