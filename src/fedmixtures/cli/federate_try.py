@@ -19,7 +19,7 @@ from fedmixtures.engine.options import in_rounds
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.job_program import make_job
+from fedmixtures.federation.node.job_program import gaps_refused, make_job, program_of
 from fedmixtures.federation.node.store import json_lines
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
@@ -79,6 +79,9 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
         settings = dataclasses.replace(settings, rounds=ROUNDS_OF_A_TRY)
     settings = with_rounds(settings, task.problem.method)
     job = job_of(task, settings)
+    refused = gaps_refused(program_of(job), job)
+    if refused and task.problem.data.has_gaps:
+        raise ValueError(f"there are {refused}, or take --method gtv-mmd.")
     folder = RunFolder.create(out)
     print_summary(task, settings)
     train = task.problem.fitted_data
