@@ -20,7 +20,7 @@ from fedmixtures.graph.network import Network, as_network
 from fedmixtures.init import KMeansStart, Start
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import WITH_PRIOR, Centralized, Local
-from fedmixtures.methods.registry import METHODS, check_gaps
+from fedmixtures.methods.registry import METHODS, check_categories, check_gaps
 from fedmixtures.mixture.covariance_types import check_type
 from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.moments import column_moments
@@ -55,6 +55,7 @@ class Problem:
         """Itself, if the method takes it."""
         self.method.check(self.n_components, self.network)
         check_gaps(self.method, self.data)
+        check_categories(self.method, self.data)
         return self
 
     def solve(self, init: Any = None, **how: Any) -> Solution:

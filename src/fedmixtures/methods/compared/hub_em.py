@@ -61,6 +61,7 @@ class FedEM(EMMethod, HubProgram):
     """
 
     needs_equal_components: ClassVar[bool] = True
+    supports_categories: ClassVar[bool] = True
 
     aggregate: str | None = None
 

@@ -45,15 +45,26 @@ class Units:
     centre: np.ndarray
     scale: np.ndarray
 
+    @classmethod
+    def of(
+        cls, centre: np.ndarray, deviations: np.ndarray, n_continuous: int, covariance_type: str
+    ) -> Units:
+        """From means and standard deviations; one-hot columns stay as they are."""
+        varying = TYPES[covariance_type].scales(deviations[:n_continuous])
+        categories = np.arange(len(centre)) >= n_continuous
+        scale = np.concatenate([varying, np.ones(len(centre) - n_continuous)])
+        return cls(np.where(categories, 0.0, centre), scale)
+
     def common(self, data: NodeData) -> NodeData:
         """Rows in common units."""
         rows = _scaled(data.rows, self.centre, self.scale)
-        return NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index)
+        return replace(data, rows=rows)
 
     def of_users(self, theta: Mixture) -> Mixture:
         """Mixtures in common units, from the user's."""
         weights, means, covariances = theta.parts
-        spread = self.scale[:, None] * self.scale
+        scale = self.scale[: theta.n_continuous]
+        spread = scale[:, None] * scale
         return Mixture(weights, (means - self.centre) / self.scale, covariances / spread)
 
     def users(self, theta: Mixture) -> Mixture:
@@ -69,10 +80,11 @@ def _scaled(rows: Array, centre: Array, scale: Array) -> Any:
 @jit_on_gpu
 def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
     weights, means, covariances = theta.parts
+    varying = scale[: theta.n_continuous]
     parts = (
         xp.asarray(weights, np.float64),
         centre + means * scale,
-        covariances * (scale[:, None] * scale),
+        covariances * (varying[:, None] * varying),
     )
     return jax.tree.unflatten(jax.tree.structure(theta), parts)
 
@@ -92,7 +104,7 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     squares = yield Sum(_squares(*table, rows_of, centre), None, spread)
     scale = np.sqrt(np.asarray(at(squares, slice(0, 1)))[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
-    return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
+    return Units.of(centre, np.where(constant, 0.0, scale), data.n_continuous, covariance_type)
 
 
 @jit_on_gpu
@@ -144,7 +156,7 @@ class Nodes:
         self.capped = k < block.n_components
         self.present = np.arange(int(block.n_components.max()))[None] < k[:, None]
         fold, self.n_folds = self._folds(data, n_folds)
-        n_points = self.present.shape[1] * (2 * data.n_features + 1)
+        n_points = self.present.shape[1] * (2 * data.n_continuous + 1)
         n_lines = 1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1)))
         self.table = TileTable(data, fold, n_points, n_lines, block.dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
@@ -265,7 +277,8 @@ class Nodes:
 
     def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: Array) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""
-        start = seeded(self.table.tiles, entries, keys, present)
+        n_continuous = self.block.data.n_continuous
+        start = seeded(self.table.tiles, entries, keys, present, n_continuous)
         return self.fitted(entries, start, nu, n_steps, from_centres=True)
 
     def densities(self, entries: Entries, theta: Mixture) -> Any:
@@ -395,4 +408,5 @@ def _counted(data: NodeData) -> NodeData:
     counts = np.add.reduceat(kept, data.offsets[:-1], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     rows, weights = data.rows[kept], data.row_weights[kept]
-    return NodeData(data.labels, rows, weights, offsets, data.source_index[kept])
+    source, kinds = data.source_index[kept], data.categories
+    return NodeData(data.labels, rows, weights, offsets, source, categories=kinds)

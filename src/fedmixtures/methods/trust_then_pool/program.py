@@ -92,6 +92,7 @@ class TrustThenPool(Protocol):
     """
 
     supports_missing: ClassVar[bool] = True
+    supports_categories: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
