@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._ties import in_order
+from fedmixtures._ties import first_greatest, in_order
 from fedmixtures._types import Label
 from fedmixtures.data.transform import Transform
 from fedmixtures.engine.solution import Solution
@@ -84,7 +84,9 @@ class Atlas:
     @property
     def spreads(self) -> np.ndarray:
         """(k, features) standard deviations."""
-        return np.sqrt(np.diagonal(self.profiles.covariances, axis1=1, axis2=2))
+        own = np.sqrt(np.diagonal(self.profiles.covariances, axis1=1, axis2=2))
+        shares = np.clip(np.asarray(self.profiles.tables), 1e-9, 1 - 1e-9)
+        return np.concatenate([own, np.sqrt(shares * (1 - shares))], axis=1)
 
     @property
     def present(self) -> np.ndarray:
@@ -131,7 +133,21 @@ class Atlas:
         told = [i for i in order if abs(standing[i]) >= APART]
         if not told:
             return "average in every feature"
-        return ", ".join(f"{'high' if standing[i] > 0 else 'low'} {self.features[i]}" for i in told)
+        return ", ".join(dict.fromkeys(self._word(cluster, int(i)) for i in told))
+
+    def _word(self, cluster: int, i: int) -> str:
+        """What is special about a column of a cluster; of a category its largest share."""
+        above = self.standing[cluster][i] > 0
+        if i < self.profiles.n_continuous:
+            return f"{'high' if above else 'low'} {self.features[i]}"
+        share, name = float(self.profiles.means[cluster, i]), self.features[i]
+        if above:
+            return f"{'mostly' if share > 0.5 else 'more'} {name}"
+        column = name.partition("=")[0] + "="
+        same = [j for j, other in enumerate(self.features) if other.startswith(column)]
+        shares = np.asarray(self.profiles.means)[cluster, same]
+        most = int(first_greatest(shares))
+        return f"mostly {self.features[same[most]]}" if shares[most] > 0.5 else f"few {name}"
 
     def nodes_of(self, cluster: int) -> tuple[Label, ...]:
         """Where a cluster is present."""
@@ -143,6 +159,7 @@ class Atlas:
 
         shown = self.transform.users(self.profiles)
         spreads = np.sqrt(np.diagonal(shown.covariances, axis1=1, axis2=2))
+        g = shown.n_continuous  # categories, which come after these, have shares alone
         lines: dict[Any, dict[str, Any]] = {}
         for c in np.flatnonzero(np.asarray(self.profiles.weights) > 0).tolist():
             line = {
@@ -153,7 +170,8 @@ class Atlas:
             }
             for i, feature in enumerate(self.features):
                 line[feature] = float(shown.means[c, i])
-                line[f"{feature} (sd)"] = float(spreads[c, i])
+                if i < g:
+                    line[f"{feature} (sd)"] = float(spreads[c, i])
             lines[c] = line
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis("cluster")
 

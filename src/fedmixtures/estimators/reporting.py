@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,11 @@ def findings_of(
     import fedmixtures
 
     names = [f"x{i}" for i in range(data.n_features)] if features is None else features
+    if data.categories:  # pictures are of the continuous columns
+        g = data.n_continuous
+        solution = solution.changed(lambda theta: theta.continuous)
+        data = replace(data, rows=data.rows[:, :g], categories=())
+        names = names[:g]
     theta = more.pop("theta", solution.theta)
     found: dict[str, Any] = {
         "theta": theta,
@@ -92,10 +98,24 @@ def write_report(
     known = model.solution_, model.network_, model.resolved_method(), data, scores
     taken, names = model.transform_, model._features()
     notes, names = tuple(taken.told(names)), taken.names(names)
+    if data.categories:
+        notes = (*notes, categories_note(model))
     found = findings_of(*known, names, settings=settings, notes=notes, how_to_hold_out=HOLD_OUT)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
+
+
+def categories_note(model: NetworkGaussianMixture) -> str:
+    """What clusters say of categories, for a page that draws continuous columns."""
+    kinds = model.categories_
+    assert kinds is not None
+    features = model._given_features()
+    named = _checks.listed([features[i] for i in kinds.positions], 12)
+    lines = [f"{name}: {model.atlas_.words(c)}" for c, name in enumerate(model.atlas_.names)]
+    return (
+        f"categories ({named}) are in the clusters, pictures show the others. {'; '.join(lines)}."
+    )
 
 
 def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None) -> Scores:

@@ -130,7 +130,7 @@ def _spheres(means: Array, present: Array, n_continuous: int) -> Mixture:
     """Equal components about means."""
     weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
     eye = xp.eye(n_continuous, dtype=means.dtype)
-    return Mixture(weights, means, xp.broadcast_to(eye, (*means.shape, len(eye))).copy())
+    return Mixture(weights, means, xp.broadcast_to(eye, (*means.shape[:-1], *eye.shape)).copy())
 
 
 @partial(jit_on_gpu, static_argnums=3)
