@@ -228,7 +228,7 @@ class NodeScores:
             return filled
         if n_draws is None:
             return self._as_table(filled, None)
-        return [self._as_table(drawn, seed + i) for i, drawn in enumerate(filled)]
+        return [self._as_table(filled[i], seed + i) for i in range(n_draws)]
 
     def bic(self, X: Any, nodes: Any = None) -> float:
         """Bayesian information criterion, summed over nodes; lower is better."""
