@@ -54,6 +54,8 @@ def findings_of(
     if data.categories:  # pictures are of the continuous columns
         g = data.n_continuous
         solution = solution.changed(lambda theta: theta.continuous)
+        if "theta_scaled" in more:
+            more["theta_scaled"] = more["theta_scaled"].continuous
         data = replace(data, rows=data.rows[:, :g], categories=())
         names = names[:g]
     theta = more.pop("theta", solution.theta)
