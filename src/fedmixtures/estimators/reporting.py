@@ -15,6 +15,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import ROUNDS, used
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
+from fedmixtures.estimators.atlas import Atlas
 from fedmixtures.estimators.scoring import log_densities, mixture_at
 from fedmixtures.estimators.solutions import everyone_level, listens, own_level
 from fedmixtures.graph.network import Network
@@ -49,6 +50,7 @@ def findings_of(
     names = [f"x{i}" for i in range(data.n_features)] if features is None else features
     theta = more.pop("theta", solution.theta)
     found: dict[str, Any] = {
+        "atlas": Atlas.of(solution, tuple(map(str, names))),
         "theta": theta,
         "theta_scaled": theta,
         "network": network,
@@ -88,7 +90,9 @@ def write_report(
     }
     known = model.solution_, model.network_, model.resolved_method(), data, scores
     names = getattr(model, "feature_names_in_", None)
-    found = findings_of(*known, names, settings=settings, how_to_hold_out=HOLD_OUT)
+    found = findings_of(
+        *known, names, settings=settings, how_to_hold_out=HOLD_OUT, atlas=model.atlas_
+    )
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
