@@ -96,14 +96,14 @@ docs: .venv/.ready-docs  ## Build the documentation into docs/_build/html
 
 reproduce: $(DEMO_READY)  ## All tables and figures of the paper, 20 seeds, into results/
 	$(BIN)/python -m reproduction all
-	$(BIN)/python -m reproduction.page docs/reproduction.md results
+	$(BIN)/python -m reproduction.page docs/results/reproduction.md results
 
 TRUST := trust-sbm trust-robust trust-digits trust-ablation trust-cost
 
 trust: $(DEMO_READY)  ## Trust-then-Pool against everything else, 20 seeds, into results/
 	$(BIN)/python -m reproduction $(TRUST)
 	$(BIN)/python -m reproduction.before
-	$(BIN)/python -m reproduction.page docs/trust.md results
+	$(BIN)/python -m reproduction.page docs/results/trust.md results
 
 clean:  ## Remove caches and build products (.venv stays)
 	rm -rf build dist htmlcov docs/_build docs/auto_examples docs/generated

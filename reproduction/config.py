@@ -35,6 +35,7 @@ BEYOND = (
     "release-price",
     "covariances",
     "gaps",
+    "clusters",
 )
 """Experiments beyond the paper: run by name, not with ``all``."""
 
@@ -81,7 +82,7 @@ class Start:
     """Local k-means, Algorithm 1, line 1."""
 
     n_init: int = 2
-    ridge: float = 1e-3
+    reg_covar: float = 1e-3
 
 
 @dataclass(frozen=True)

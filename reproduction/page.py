@@ -1,6 +1,6 @@
 """Results as files and pages: how they were made, one folder per experiment, one page for several.
 
-``python -m reproduction.page docs/reproduction.md results`` replaces everything between
+``python -m reproduction.page docs/results/reproduction.md results`` replaces everything between
 ``<!-- results: NAME -->`` and ``<!-- end -->`` by what the run wrote, and leaves the rest alone.
 """
 

@@ -26,6 +26,12 @@ METRICS = {
     "worst": "worst node − Local",
     "ari": "ARI",
     "seconds": "seconds",
+    "across": "ARI across",
+    "within": "ARI within",
+    "nmi_across": "NMI across",
+    "nmi_within": "NMI within",
+    "f": "F",
+    "n_clusters": "clusters",
 }
 """How metrics are called in tables and figures."""
 DIGITS = 3

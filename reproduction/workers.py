@@ -35,7 +35,7 @@ PER_TASK, PER_UNION, PER_LARGE_UNION = 40, 160, 20
 """Runs in one task at most: computed one by one, in a union, in a union of large mixtures."""
 ALONE = ("c-colme", "dfmr", "graphfed-em", "federico", "trust")
 """Methods that are no node programs: their runs make no union."""
-SINGLE = {"held_out": 1, "between_sites": 1}
+SINGLE = {"held_out": 1, "between_sites": 1, "clusters": 2}
 """Tasks whose runs are long, and each its own."""
 LARGE = 5
 """Mixtures of more components than this are large."""

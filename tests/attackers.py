@@ -223,14 +223,14 @@ class Reader:
 # A4: two clusterings that differ by a row give it away.
 
 
-def clusters_of(weights, means, covariances, m: int, ridge: float) -> list[tuple]:
+def clusters_of(weights, means, covariances, m: int, reg_covar: float) -> list[tuple]:
     """Number, sum and sum of squares of every cluster that a k-means start would have."""
     d = means.shape[1]
     found = []
     for w, mu, cov in zip(weights, means, covariances, strict=True):
         if w > 0:
             n = w * m
-            found.append((n, n * mu, n * (cov - ridge * np.eye(d) + np.outer(mu, mu))))
+            found.append((n, n * mu, n * (cov - reg_covar * np.eye(d) + np.outer(mu, mu))))
     return found
 
 

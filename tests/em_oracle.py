@@ -61,11 +61,11 @@ def moments(mixture: Mixture, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     return g.sum(0), g.T @ rows, np.einsum("rc,ri,rj->cij", g, rows, rows)
 
 
-def from_moments(n, a, b, ridge: float = 1e-6) -> Mixture:
+def from_moments(n, a, b, reg_covar: float = 1e-6) -> Mixture:
     """The M-step from moments about the origin."""
     means = a / n[:, None]
     covariances = b / n[:, None, None] - np.einsum("ci,cj->cij", means, means)
-    return Mixture(n / n.sum(), means, covariances + ridge * np.eye(means.shape[1]))
+    return Mixture(n / n.sum(), means, covariances + reg_covar * np.eye(means.shape[1]))
 
 
 def matched(own: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -70,7 +70,9 @@ def test_clusterings_that_are_equally_tight(batched):
         rows = scaled(np.concatenate([SQUARE, 3 * SQUARE]), seed)
         data = NodeData.from_rows(rows, np.zeros(8, int))
         start = KMeansStart(batched=batched, n_init=6)
-        return np.round(start.mixtures(data, [2], seed=0, default_ridge=0.1).means / rows[0, 0], 6)
+        return np.round(
+            start.mixtures(data, [2], seed=0, default_reg_covar=0.1).means / rows[0, 0], 6
+        )
 
     found_always(halves)
 

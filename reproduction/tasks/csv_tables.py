@@ -40,10 +40,13 @@ class TableForm:
     logarithm: list[str] = field(default_factory=list)
     clip: float = 0.1
     """What a logarithm is taken of is at least this."""
+    counts: list[str] = field(default_factory=list)
+    """Columns x of counts that are read as log(1 + |x| + U(0, 1))."""
     jitter: dict[str, float] = field(default_factory=dict)
     """Columns with atoms, and the resolution that these are spread over evenly."""
 
 
+MARKERS = [f"m{i}" for i in range(8)]
 KNOWN = {
     "penguins": TableForm(
         ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"], 3, few=30
@@ -56,8 +59,11 @@ KNOWN = {
         4,
         logarithm=["PM2.5", "PM10", "SO2", "NO2", "CO", "O3", "WSPM"],
     ),
+    "cytof_multicenter": TableForm(
+        [f"m{i}" for i in range(8)], 5, counts=[f"m{i}" for i in range(8)]
+    ),
 }
-"""UCI 45, UCI 501 (daily means) and palmerpenguins."""
+"""UCI 45, UCI 501 (daily means), palmerpenguins, and cells of KlugerLab/deepcytof."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +166,8 @@ def _features(columns: dict[str, np.ndarray], form: TableForm) -> _Table:
     for column, name in enumerate(form.features):
         if name in form.jitter:
             values[:, column] += form.jitter[name] * rng.uniform(size=len(values))
+        if name in form.counts:
+            values[:, column] = np.log1p(np.abs(values[:, column]) + rng.uniform(size=len(values)))
         if name in form.logarithm:
             values[:, column] = np.log(np.maximum(values[:, column], form.clip))
     spread = values.std(0)

@@ -24,8 +24,8 @@ from fedmixtures.methods.programs import NodeProgram
 from fedmixtures.methods.registry import METHODS
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.feasible import FeasibleSet
+from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import ShapePrior
 from reproduction.tasks import measure, situation
 from reproduction.tasks.union import Part, Union
 

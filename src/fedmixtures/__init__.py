@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from fedmixtures.methods.registry import register_method as register_method
     from fedmixtures.methods.trust_then_pool import TrustThenPool as TrustThenPool
     from fedmixtures.mixture.feasible import FeasibleSet as FeasibleSet
+    from fedmixtures.mixture.m_step import ShapePrior as ShapePrior
     from fedmixtures.mixture.mixture import Mixture as Mixture
-    from fedmixtures.mixture.moments import ShapePrior as ShapePrior
 
 # Where every public name lives; loaded on first use, so that importing us stays quick.
 _HOMES = {
@@ -81,7 +81,7 @@ _HOMES = {
         "methods.compared.dfmr": "DFMR",
         "methods.compared.fedgem": "FedGEM",
         "methods.trust_then_pool": "TrustThenPool",
-        "mixture.moments": "ShapePrior",
+        "mixture.m_step": "ShapePrior",
         "mixture.feasible": "FeasibleSet",
         "mixture.mixture": "Mixture",
     }.items()

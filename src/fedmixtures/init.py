@@ -33,15 +33,15 @@ class Start(Protocol):
     """Whatever makes starting mixtures of rows: `KMeansStart`, or the fits of `Local`."""
 
     def mixtures(
-        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_reg_covar: float
     ) -> Mixture:
-        """Those of all nodes, stacked; `default_ridge` is what the method can bear at least."""
+        """Those of all nodes, stacked; `default_reg_covar` is what the method can bear at least."""
         ...
 
 
 @dataclass(frozen=True)
 class KMeansStart:
-    """Local k-means: cluster fractions, centres, and within-cluster covariances plus a ridge.
+    """Local k-means: cluster fractions, centres, and within-cluster covariances plus `reg_covar`.
 
     Rows are sorted and equal rows joined first, so that the start depends neither on the order of
     rows nor on whether a row is listed twice or weighs two.
@@ -50,7 +50,7 @@ class KMeansStart:
     ----------
     n_init
         Restarts of k-means++ per node; the tightest clustering is kept.
-    ridge
+    reg_covar
         Added to the diagonal of every covariance; None adds the smallest variance that the
         method's feasible set allows.
     batched
@@ -59,41 +59,41 @@ class KMeansStart:
     """
 
     n_init: int = 10
-    ridge: float | None = None
+    reg_covar: float | None = None
     batched: bool | None = None
 
     def __post_init__(self):
         _checks.whole("n_init", self.n_init)
-        if self.ridge is not None:
-            _checks.positive("ridge", self.ridge, allow_zero=True)
+        if self.reg_covar is not None:
+            _checks.positive("reg_covar", self.reg_covar, allow_zero=True)
 
     def mixtures(
-        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_reg_covar: float
     ) -> Mixture:
         """Starting mixtures of all nodes, stacked; missing cells are filled for it."""
         data = filled(data)
-        ridge = default_ridge if self.ridge is None else self.ridge
+        reg_covar = default_reg_covar if self.reg_covar is None else self.reg_covar
         batched = self.batched or (self.batched is None and data.n_nodes >= BATCHED_FROM)
         if batched and dispatch.sorts_on_device():
-            return sorted_on_device(data, n_components, seed, self.n_init, ridge)
+            return sorted_on_device(data, n_components, seed, self.n_init, reg_covar)
         data = distinct_rows_of_all(data)
         counts = dict(zip(data.labels, data.counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, n_components, strict=True)))
         if batched:
             seeds = seeds_of_many(seed, data.label_hashes)
-            return mixtures_of_many(data, n_components, seeds, self.n_init, ridge)
+            return mixtures_of_many(data, n_components, seeds, self.n_init, reg_covar)
         found = [
-            self._one_node(*data.of(i), k, node_seed(seed, data.labels[i]), ridge)
+            self._one_node(*data.of(i), k, node_seed(seed, data.labels[i]), reg_covar)
             for i, k in enumerate(n_components)
         ]
         return Mixture.stack(found)
 
-    def _one_node(self, rows, weights, k: int, seed: int, ridge: float) -> Mixture:
+    def _one_node(self, rows, weights, k: int, seed: int, reg_covar: float) -> Mixture:
         if k == 1:
             cluster = np.zeros(len(rows), dtype=int)
         else:
             cluster = tightest_clustering(rows, weights, k, self.n_init, seed)
-        return clustered_mixture(rows, weights, cluster, k, ridge)
+        return clustered_mixture(rows, weights, cluster, k, reg_covar)
 
 
 def tightest_clustering(
@@ -140,16 +140,16 @@ def _by_sklearn(
 
 
 def clustered_mixture(
-    rows: np.ndarray, weights: np.ndarray, cluster: np.ndarray, k: int, ridge: float
+    rows: np.ndarray, weights: np.ndarray, cluster: np.ndarray, k: int, reg_covar: float
 ) -> Mixture:
-    """The mixture of a hard clustering: weighted fractions, means, covariances plus `ridge`."""
+    """The mixture of a hard clustering: weighted fractions, means, covariances plus `reg_covar`."""
     member = (cluster[:, None] == np.arange(k)) * weights[:, None]
     mass = member.sum(0)
     share = member / mass
     means = share.T @ rows
     centred = rows[:, None, :] - means[None]
     covariances = np.einsum("mk,mki,mkj->kij", share, centred, centred)
-    return Mixture(mass / mass.sum(), means, covariances + ridge * np.eye(rows.shape[1]))
+    return Mixture(mass / mass.sum(), means, covariances + reg_covar * np.eye(rows.shape[1]))
 
 
 def node_seed(seed: int, label) -> int:
@@ -163,7 +163,7 @@ def mixtures_of_many(
     n_components: Sequence[int],
     seeds: np.ndarray,
     n_init: int,
-    ridge: float,
+    reg_covar: float,
     keep_all: bool = False,
 ) -> Mixture:
     """Starting mixtures of all nodes, stacked; rows in an order of their own (sorted).
@@ -179,13 +179,13 @@ def mixtures_of_many(
         for part, new in zip(parts, found, strict=True):
             part[nodes, :, :k] = np.asarray(new)[: len(nodes)]
     weights, means, covariances = parts
-    covariances[weights > 0] += ridge * np.eye(data.n_features)
+    covariances[weights > 0] += reg_covar * np.eye(data.n_features)
     flat = lambda part: part.reshape(-1, *part.shape[2:])
     return Mixture(flat(weights), flat(means), flat(covariances))
 
 
 def sorted_on_device(
-    data: NodeData, n_components: Sequence[int], seed: int, n_init: int, ridge: float
+    data: NodeData, n_components: Sequence[int], seed: int, n_init: int, reg_covar: float
 ) -> Mixture:
     """`mixtures_of_many` of rows in any order: the device sorts them and joins equal ones too.
 
@@ -195,7 +195,7 @@ def sorted_on_device(
     k_of = np.asarray(n_components)
     parts = _absent(data.n_nodes, 1, int(k_of.max()), data.n_features)
     distinct = np.zeros(data.n_nodes, dtype=np.int64)
-    level = np.float64(ridge)  # a number of the program, not a part of it
+    level = np.float64(reg_covar)  # a number of the program, not a part of it
     with double():
         table = jax.device_put((data.rows, data.row_weights))
         seeds = seeds_of_many(seed, data.label_hashes)
@@ -293,7 +293,7 @@ _clustered = jit(_cluster, quick=True)  # short runs: compiling is most of it
 
 @jit
 def _sorted_and_clustered(
-    rows, row_weights, first, count, seeds, ridge, m: int, k: int, n_init: int
+    rows, row_weights, first, count, seeds, reg_covar, m: int, k: int, n_init: int
 ):
     """Clusterings of these nodes, and how many distinct rows each of them has."""
     column = jnp.arange(m)[None]
@@ -307,7 +307,7 @@ def _sorted_and_clustered(
     x = jnp.where(weights[:, None] > 0, jnp.stack(features, axis=1), 0.0)
     shares, means, covariances = _cluster(x, weights, seeds, k, n_init, False)
     eye = jnp.eye(len(features)).reshape(1, 1, 1, len(features), -1)
-    return (shares, means, covariances + ridge * eye), (weights > 0).sum(-1)
+    return (shares, means, covariances + reg_covar * eye), (weights > 0).sum(-1)
 
 
 def _joined(features: list[jax.Array], weights: jax.Array) -> jax.Array:

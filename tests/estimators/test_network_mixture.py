@@ -258,13 +258,13 @@ def test_columns_of_very_different_scales_keep_their_start(case, make):
     """The default bounds move nothing, and say nothing."""
     scale = np.array([1e-3, 1e4])
     wide = make(n_rounds=0).fit(case.X * scale, nodes=case.nodes)
-    ridge = FeasibleSet.around(case.X * scale, 2).min_variance
+    reg_covar = FeasibleSet.around(case.X * scale, 2).min_variance
     for label in "abc":
         rows = case.X[case.nodes == label] * scale
         labels = wide.predict(rows, nodes=np.full(len(rows), label))
         mine = wide.mixtures_[label]
         for j in range(2):
-            expected = np.cov(rows[labels == j].T, bias=True) + ridge * np.eye(2)
+            expected = np.cov(rows[labels == j].T, bias=True) + reg_covar * np.eye(2)
             # k-means on such columns sees the second alone; its clusters are still the start
             relative = np.abs(mine.covariances[j] - expected) / np.sqrt(
                 np.outer(np.diag(expected), np.diag(expected))
@@ -402,5 +402,7 @@ def test_graphs_by_name(case, make):
 
 
 def test_kmeans_start_object(case, make):
-    model = make(init=KMeansStart(n_init=1, ridge=0.5), n_rounds=0).fit(case.X, nodes=case.nodes)
+    model = make(init=KMeansStart(n_init=1, reg_covar=0.5), n_rounds=0).fit(
+        case.X, nodes=case.nodes
+    )
     assert np.linalg.eigvalsh(model.covariances_).min() > 0.5

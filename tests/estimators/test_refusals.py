@@ -124,7 +124,10 @@ def test_given_starts(case):
             "`learning_rate` is 'auto', but KL draws new points every round",
         ),
         (lambda: KMeansStart(n_init=0), "`n_init` is 0"),
-        (lambda: KMeansStart(ridge=-1.0), "`ridge` is -1.0. Give zero or a positive number"),
+        (
+            lambda: KMeansStart(reg_covar=-1.0),
+            "`reg_covar` is -1.0. Give zero or a positive number",
+        ),
     ],
 )
 def test_objects(make, message):

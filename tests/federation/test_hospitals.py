@@ -15,7 +15,7 @@ import pytest
 from deployed import a_fit
 from federated import engine_solution, record, same_bits, site_rows
 from fedmixtures import Mixture
-from fedmixtures.cli.prepare import Scale
+from fedmixtures.estimators.scale import Scale
 
 pytest.importorskip("nvflare")
 pytestmark = [

@@ -7,6 +7,8 @@ import pytest
 
 from deployed import a_fit, federation, fitted
 from federated import engine_solution, site_rows
+from fedmixtures import load
+from fedmixtures.federation.node.kept import folder_of
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -38,6 +40,10 @@ def test_three_sites_one_killed_and_back(tmp_path, home):
     assert record.segments[-1]["first_round"] >= 5
     assert record.absent == []
     alone = engine_solution(job, rows, block_size=1)
+    for config in machine.configs():  # each site has its model, also one that was killed
+        np.testing.assert_allclose(
+            load(folder_of(config, job)).means_[0], alone.mixture(config.name).means, rtol=1e-9
+        )
     # Bits are compared in `make federation`: here sites may use other instructions than the test.
     for name in NAMES:
         expected = alone.mixture(name)

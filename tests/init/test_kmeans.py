@@ -11,10 +11,10 @@ from fedmixtures.kernels.cpu import kmeans
 from helpers import assert_close, draw, mixture
 
 
-def starts(X, nodes, k=3, weights=None, ridge=1e-3, seed=0, **options):
+def starts(X, nodes, k=3, weights=None, reg_covar=1e-3, seed=0, **options):
     data = NodeData.from_rows(X, nodes, weights)
     ks = [k] * data.n_nodes
-    theta = KMeansStart(**options).mixtures(data, ks, seed=seed, default_ridge=ridge)
+    theta = KMeansStart(**options).mixtures(data, ks, seed=seed, default_reg_covar=reg_covar)
     return {label: theta.at(i) for i, label in enumerate(data.labels)}
 
 
@@ -26,7 +26,7 @@ def rows():
 
 def test_fractions_centres_and_covariances_of_the_clusters(rows):
     X, nodes = rows
-    found = starts(X, nodes, ridge=0.01)["a"]
+    found = starts(X, nodes, reg_covar=0.01)["a"]
     mine = X[nodes == "a"]
     # whichever clustering was found, the mixture is its moments
     nearest = ((mine[:, None] - found.means[None]) ** 2).sum(-1).argmin(1)
@@ -73,14 +73,14 @@ def test_seeds_depend_on_run_and_label_alone():
 
 def test_one_component_is_the_sample_mean_and_covariance(rows):
     X, nodes = rows
-    found = starts(X, nodes, k=1, ridge=0.0)["a"]
+    found = starts(X, nodes, k=1, reg_covar=0.0)["a"]
     np.testing.assert_allclose(found.means[0], X[:40].mean(0))
     np.testing.assert_allclose(found.covariances[0], np.cov(X[:40].T, bias=True))
 
 
 def test_as_many_components_as_distinct_rows(rows):
     X, _ = rows
-    found = starts(X[:5], np.repeat("a", 5), k=5, ridge=0.1)["a"]
+    found = starts(X[:5], np.repeat("a", 5), k=5, reg_covar=0.1)["a"]
     np.testing.assert_allclose(found.weights, 0.2)
     np.testing.assert_allclose(found.covariances, np.broadcast_to(0.1 * np.eye(2), (5, 2, 2)))
     assert {tuple(m) for m in found.means.round(9)} == {tuple(x) for x in X[:5].round(9)}
@@ -96,10 +96,10 @@ def test_moments_far_from_the_origin(rows):
 
 def test_own_ridge_goes_before_the_default(rows):
     X, nodes = rows
-    small, large = starts(X, nodes, ridge=0.0), starts(X, nodes, ridge=5.0, **{})
-    own = KMeansStart(ridge=0.25)
+    small, large = starts(X, nodes, reg_covar=0.0), starts(X, nodes, reg_covar=5.0, **{})
+    own = KMeansStart(reg_covar=0.25)
     data = NodeData.from_rows(X, nodes)
-    given = own.mixtures(data, [3, 3], seed=0, default_ridge=5.0).at(0)
+    given = own.mixtures(data, [3, 3], seed=0, default_reg_covar=5.0).at(0)
     eye = np.eye(2)[None]
     np.testing.assert_allclose(given.covariances - 0.25 * eye, small["a"].covariances, atol=1e-12)
     np.testing.assert_allclose(large["a"].covariances - 5 * eye, small["a"].covariances, atol=1e-12)

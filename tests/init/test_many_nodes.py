@@ -94,7 +94,7 @@ def many(n_nodes=30, seed=0, m=(25, 30), weights=None, batched=True, **options):
     X = np.concatenate([problem(1, s, 2, 4, seed=i)[0][0] for i, s in enumerate(sizes)])
     data = NodeData.from_rows(X, np.repeat(np.arange(n_nodes), sizes), weights)
     start = KMeansStart(batched=batched, **options)
-    return data, start.mixtures(data, [4] * n_nodes, seed=seed, default_ridge=0.01)
+    return data, start.mixtures(data, [4] * n_nodes, seed=seed, default_reg_covar=0.01)
 
 
 def inertia(data, theta, i):
@@ -119,7 +119,7 @@ def test_as_tight_as_scikit_learns_and_the_moments_of_the_clusters():
 def test_a_node_starts_the_same_beside_any_other_nodes_and_in_any_batch(monkeypatch):
     data, whole = many(m=(25, 60))  # batches of two sizes
     few = NodeData.from_rows(*[np.concatenate([p[i] for i in (3, 7)]) for p in _split(data)])
-    alone = KMeansStart(batched=True).mixtures(few, [4, 4], seed=0, default_ridge=0.01)
+    alone = KMeansStart(batched=True).mixtures(few, [4, 4], seed=0, default_reg_covar=0.01)
     for i, label in enumerate((3, 7)):
         assert_close(alone.at(i), whole.at(label), 1e-12)
     monkeypatch.setattr("fedmixtures.kernels.dispatch.CPU_CLUSTERED", 2000)
@@ -164,7 +164,7 @@ def test_too_few_distinct_rows_are_told_before_any_work():
     X = np.repeat(np.arange(6.0)[:, None], 3, axis=0)
     data = NodeData.from_rows(X, np.repeat(["a", "b"], 9))
     with pytest.raises(ValueError, match="'a'"):
-        KMeansStart(batched=True).mixtures(data, [4, 3], seed=0, default_ridge=0.01)
+        KMeansStart(batched=True).mixtures(data, [4, 3], seed=0, default_reg_covar=0.01)
 
 
 def test_from_two_hundred_nodes_on_the_batch_is_taken():

@@ -9,7 +9,7 @@ from fedmixtures import Mixture
 from fedmixtures.kernels.block_em import expectation_maximisation
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.mixture.arithmetic import double
-from fedmixtures.mixture.moments import ShapePrior, m_step
+from fedmixtures.mixture.m_step import ShapePrior, m_step
 from helpers import assert_close, draw, mixture, stack
 
 _em = eqx.filter_jit(expectation_maximisation)
@@ -56,7 +56,7 @@ def test_likelihood_never_falls():
     values = []
     theta = start
     for _ in range(15):
-        theta, value, _ = em(theta, rows, n_steps=1, tolerance=0.0, ridge=0.0)
+        theta, value, _ = em(theta, rows, n_steps=1, tolerance=0.0, reg_covar=0.0)
         values.append(value[0])
     assert (np.diff(values) > -1e-10).all()
     assert values[-1] > values[0] + 1
@@ -90,15 +90,15 @@ def test_absent_and_empty_components_stay_as_they_are():
 
 def test_shape_prior_is_the_formula_it_states():
     theta, rows = stack(2, 1, k=3), draw(mixture(4, 3), 25)[None]
-    prior, ridge = ShapePrior(strength=3.0, extra_mass=0.5), 1e-6
+    prior, reg_covar = ShapePrior(strength=3.0, extra_mass=0.5), 1e-6
     with double():
         s = eqx.filter_jit(statistics)(theta, rows, np.ones((1, 25)))
-        new = eqx.filter_jit(m_step)(theta, s, ridge, prior).to_numpy().at(0)
+        new = eqx.filter_jit(m_step)(theta, s, reg_covar, prior).to_numpy().at(0)
         plain = eqx.filter_jit(m_step)(theta, s, 0.0).to_numpy().at(0)
     mass = np.asarray(s.mass)[0]
     average = np.einsum("k,kij->ij", mass / mass.sum(), plain.covariances)
     expected = [
-        (n * cov + 3.0 * average) / (n + 3.0) + ridge * np.eye(2)
+        (n * cov + 3.0 * average) / (n + 3.0) + reg_covar * np.eye(2)
         for n, cov in zip(mass, plain.covariances, strict=True)
     ]
     np.testing.assert_allclose(new.covariances, expected, rtol=1e-10)

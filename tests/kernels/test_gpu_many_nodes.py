@@ -50,7 +50,7 @@ def test_the_layout_is_the_same(monkeypatch, dtype):
 @pytest.mark.parametrize("digits", [None, 1])
 def test_the_start_is_the_same(monkeypatch, digits):
     data = data_of([30, 31, 28, 30, 25, 29], digits=digits)
-    start = KMeansStart(n_init=3, ridge=0.1, batched=True)
+    start = KMeansStart(n_init=3, reg_covar=0.1, batched=True)
     with double():
         wanted = start.mixtures(data, [3, 2, 3, 3, 3, 2], 5, 0.0)
         monkeypatch.setattr(dispatch, "sorts_on_device", lambda: True)

@@ -38,7 +38,8 @@ from fedmixtures.kernels.compiling import jit
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, is_of_type, n_parameters, of_type
 from fedmixtures.mixture.feasible import FeasibleSet
-from fedmixtures.mixture.moments import m_step, plain_statistics
+from fedmixtures.mixture.m_step import m_step
+from fedmixtures.mixture.moments import plain_statistics
 from helpers import draw, mixture
 
 KINDS = ["full", "tied", "diag", "spherical"]

@@ -21,7 +21,8 @@ from fedmixtures.estimators.resolve import resolve_method
 from fedmixtures.methods.em_steps import Pseudorows, descend, em_direction, loss_of_statistics
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.arithmetic import double
-from fedmixtures.mixture.moments import m_step, plain_statistics
+from fedmixtures.mixture.m_step import m_step
+from fedmixtures.mixture.moments import plain_statistics
 
 PRIOR = ShapePrior(5.0, 2.0)
 

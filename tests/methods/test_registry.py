@@ -27,7 +27,7 @@ class MeansApart(fm.AbstractDiscrepancy):
 class OneForAll(Protocol):
     """A Gaussian of all rows, from three sums."""
 
-    ridge: float = 1e-6
+    reg_covar: float = 1e-6
 
     def run(self, block):
         nodes = [block.data.of(i) for i in range(block.data.n_nodes)]
@@ -35,7 +35,7 @@ class OneForAll(Protocol):
         mean = total[1] / total[0][:, None]
         spread = [(w[:, None] * (x - m)).T @ (x - m) for (x, w), m in zip(nodes, mean, strict=True)]
         second = yield Sum(np.stack(spread))
-        covariance = second / total[0][:, None, None] + self.ridge * np.eye(mean.shape[1])
+        covariance = second / total[0][:, None, None] + self.reg_covar * np.eye(mean.shape[1])
         return Outcome(fm.Mixture(np.ones((len(mean), 1)), mean[:, None], covariance[:, None]))
 
 
@@ -76,7 +76,7 @@ def test_a_method_of_ones_own_by_name(names, rows):
     np.testing.assert_allclose(model.means_[0, 0], X.mean(0), rtol=1e-12)
     np.testing.assert_array_equal(model.means_[0], model.means_[1])
     assert model.traffic_.kinds["sum"]["requests"] == 2
-    assert model.set_params(method__ridge=0.1).method == OneForAll(0.1)
+    assert model.set_params(method__reg_covar=0.1).method == OneForAll(0.1)
 
 
 def test_names_are_given_once_and_to_the_right_things(names):

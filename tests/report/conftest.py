@@ -10,6 +10,7 @@ import pytest
 from fedmixtures import GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import shifted_blocks
+from fedmixtures.data.transform import Transform
 from fedmixtures.estimators.atlas import Atlas
 from fedmixtures.estimators.names import profiles
 from fedmixtures.estimators.resolve import Problem
@@ -99,6 +100,7 @@ def reshaped(found, theta, data, features) -> Findings:
         shares=theta.weights,
         centres=theta.means,
         features=features,
+        transform=Transform.none(len(features)),
     )
     known = {"theta": theta, "theta_scaled": theta, "data": data, "features": features}
     return dataclasses.replace(found, **known, atlas=atlas, snapshots={})

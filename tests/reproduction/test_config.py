@@ -42,7 +42,7 @@ def test_the_papers_settings_are_those_stated():
     }
     assert (table2.n_rounds, table2.gtv.learning_rate, table2.gtv.n_local_steps) == (40, 0.02, 5)
     assert (digits.n_rounds, digits.gtv.learning_rate) == (25, 0.01)
-    assert (table2.start.n_init, table2.start.ridge) == (2, 1e-3)
+    assert (table2.start.n_init, table2.start.reg_covar) == (2, 1e-3)
     for row in load("table3").rows:
         if row.method.startswith("gtv"):
             assert row.tune == {"alpha": [0.1, 1.0, 10.0, 100.0]}  # chosen, never written down

@@ -38,7 +38,7 @@ def settings(method="trust", graph=GRAPH, without_liars=False, options=None, **d
         "data": {**BLOCKS, **data},
         "graph": graph,
         "n_components": 2,
-        "start": {"n_init": 2, "ridge": 1e-3},
+        "start": {"n_init": 2, "reg_covar": 1e-3},
         "method": method,
         "options": options or {},
         "gtv": {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -224,9 +224,10 @@ def collect(
     roster: Path = Path("roster.toml"),
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
 ) -> None:
-    """Open the final models that sites have sealed for the job's collector.
+    """Open what sites have released to the job's collector: their final models, gated.
 
-    They are written in the units of the columns, whatever shift and scale the job has.
+    They are written in the units of the columns, whatever shift and scale the job has: as JSON, and
+    as a run in the folder `run` that `fedmixtures predict`, `score`, `explain` and `export` take.
 
     Parameters
     ----------
@@ -242,9 +243,7 @@ def collect(
     need_nvflare()
     import json
 
-    import numpy as np
-
-    from fedmixtures.cli.prepare import Scale
+    from fedmixtures.federation.collected import as_plain, write_run
     from fedmixtures.federation.job import Job
     from fedmixtures.federation.nvflare.driver import open_results
     from fedmixtures.federation.wire.roster import Roster
@@ -253,22 +252,37 @@ def collect(
     job = Job.from_plain(json.loads((folder / "job.json").read_text()))
     results = {path.stem: path.read_bytes() for path in folder.glob("*.fmx")}
     models = open_results(job, results, SiteKey.load(key), Roster.load(roster))
-    d = len(job.features)
-    units = Scale(np.array(job.shift or [0.0] * d), np.array(job.scale or [1.0] * d))
-    plain: dict[str, Any] = {}
+    plain = as_plain(job, models)
     for site in job.sites:
-        model = models.get(site)
-        if model is None:
-            say(f"{site}: released nothing")
-            continue
-        parts = zip(
-            ("weights", "means", "covariances"), units.original(model.trimmed()).parts, strict=True
-        )
-        plain[site] = {name: part.tolist() for name, part in parts}
-        say(f"{site}: {len(plain[site]['weights'])} components")
+        known = f"{len(plain[site]['weights'])} components" if site in plain else "released nothing"
+        say(f"{site}: {known}")
     out = out or folder / "models.json"
     out.write_text(json.dumps(plain, indent=1))
     say(f"Wrote {out}")
+    if plain:
+        say(f"and a run of these sites: fedmixtures predict {write_run(folder, job, models)}")
+
+
+@federate.command
+def models(*, site: Path) -> None:
+    """The models that a site keeps of its jobs: folders that `fedmixtures predict` takes.
+
+    Parameters
+    ----------
+    site
+        The site's own file, `local/fedmixtures.toml` of its kit.
+    """
+    from fedmixtures.federation.node.kept import models_of
+    from fedmixtures.federation.node.site import SiteConfig
+
+    config = SiteConfig.load(site)
+    found = models_of(config)
+    if not found:
+        say(f"No job has come to its end at {config.name} yet.")
+    for folder in found:
+        say(f"{folder}")
+    if found:
+        say(f"For example: fedmixtures explain {found[-1]}")
 
 
 @federate.command

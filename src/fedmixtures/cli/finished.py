@@ -49,19 +49,14 @@ def predict(
     import numpy as np
 
     from fedmixtures import _checks
-    from fedmixtures.cli.fitting import load_run
-    from fedmixtures.data.node_data import NodeData
+    from fedmixtures.cli.fitting import load_run, new_rows
     from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
     from fedmixtures.estimators.solutions import unknown
     from fedmixtures.io.runs import check_new, write_assignments
-    from fedmixtures.io.tables import read_table
 
     model, settings, features = load_run(run)
     check_new(out)
-    column = nodes or settings.nodes
-    delimiter = delimiter or settings.delimiter
-    table = read_table(data, column, features, delimiter, constant_ok=True)
-    rows = NodeData.from_rows(table.rows, table.nodes)
+    table, rows = new_rows(model, settings, features, data, nodes, delimiter)
     if new := unknown(model.solution_, rows.labels):
         say(
             f"Note: {_checks.listed(new)} is no node of this run: rows are taken as everyone's. "
@@ -109,11 +104,21 @@ def report(
     begin(f"Reading {run}")
     import json
 
+    from fedmixtures.cli.fitting import site_content
     from fedmixtures.io.runs import CONTENT, RunFolder, check_new, write_text
     from fedmixtures.report.page import render, size
 
     folder = RunFolder.existing(run)
-    content = json.loads(folder.finished(CONTENT).read_text(encoding="utf-8"))
+    config = folder.read_config()
+    if "adapted" in config:
+        raise ValueError(
+            f"the run in {str(run)!r} has one node more than was fitted: its page is made in "
+            "Python, by fedmixtures.load(...).report(path, X, nodes)."
+        )
+    if "site" in config:
+        content = site_content(folder)
+    else:
+        content = json.loads(folder.finished(CONTENT).read_text(encoding="utf-8"))
     if include_rows:
         _add_rows(folder, content)
     check_new(out)

@@ -15,6 +15,7 @@ from fedmixtures import _checks
 from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, in_rounds, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
@@ -38,6 +39,7 @@ from fedmixtures.io.runs import (
     write_checkpoint,
     write_text,
 )
+from fedmixtures.io.tables import Table, read_table
 from fedmixtures.methods.base import Method
 from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
@@ -327,6 +329,34 @@ def load_run(path: Path) -> tuple[Any, FitSettings, tuple[str, ...]]:
     model: Any = load(folder.finished(MODEL))
     features = tuple(str(name) for name in model.feature_names_in_)
     return model, FitSettings.from_config(folder.read_config()), features
+
+
+def new_rows(
+    model: Any,
+    settings: FitSettings,
+    features: tuple[str, ...],
+    data: tuple[str, ...],
+    nodes: str | None = None,
+    delimiter: str | None = None,
+) -> tuple[Table, NodeData]:
+    """New rows, as a table and by node; of the one node where there is no other."""
+    column, delimiter = nodes or settings.nodes, delimiter or settings.delimiter
+    table = read_table(data, column, features, delimiter, constant_ok=True)
+    if column is None and len(model.nodes_) == 1:
+        table = replace(table, nodes=np.repeat(model.nodes_, table.n_rows))
+    return table, NodeData.from_rows(table.rows, table.nodes)
+
+
+def site_content(folder: RunFolder) -> dict[str, Any]:
+    """The page of a site that keeps its model of a job, from its data as they are now."""
+    model, settings, features = load_run(folder.path)
+    about, solution = folder.read_config()["site"], model.solution_
+    _, data = new_rows(model, settings, features, settings.data)
+    shown = {"method": settings.method, "k": settings.k, "job": about["job"]}
+    known = solution, model.network_, model.resolved_method(), data, Scores.of(data.labels, None)
+    told = {"notes": tuple(about["words"]), "left": (about["left"],)}
+    found = findings_of(*known, features, settings=shown | {"status": str(solution.status)}, **told)
+    return build_content(found)
 
 
 def node_label(model: Any, text: str) -> Any:

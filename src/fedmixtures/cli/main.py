@@ -22,12 +22,16 @@ COMMANDS = {
     "predict": "Assign new rows to components, with a fitted run.",
     "report": "Write the report page of a run again.",
     "compare": "Compare methods on the same splits and seeds.",
+    "score": "Log-density of new rows, with a fitted run.",
+    "explain": "One node of a run in words: whom it listens to, and why.",
+    "adapt": "Make new rows a node of a fitted run.",
     "export": "Take one node's mixture elsewhere: JSON, scikit-learn, ONNX.",
     "methods": "List the methods there are.",
     "federate": "Run between silos.",
 }
 MODULES = {"demo": "compare", "methods": "compare"}
 MODULES |= dict.fromkeys(("predict", "report", "export"), "finished")
+MODULES |= dict.fromkeys(("score", "explain", "adapt"), "using")
 """Where a command is not in a module of its name."""
 HELP = """One Gaussian mixture per node, coupled over a graph.
 

@@ -114,6 +114,10 @@ class Certificate:
         )
 
 
+ELSEWHERE = "other sites"
+"""Who receives what a site sends: they are no nodes of its own model."""
+
+
 @dataclass(frozen=True)
 class Traffic:
     """How many bytes left each node, and to whom they went, as counted by the engine."""
@@ -125,7 +129,7 @@ class Traffic:
     """Bytes each node sent in the whole run."""
     recipients: str = "neighbours"
     """Who received them: ``"neighbours"``, ``"neighbours and sums"``, ``"hub"`` (it sees everything
-    sent) or ``"nobody"``."""
+    sent), ``"nobody"``, or ``"other sites"``, which the solution does not hold."""
     n_rounds: int = 0
     setup: dict[Label, int] = field(default_factory=dict)
     """The part each node sent before the first round; empty if none."""
@@ -135,6 +139,11 @@ class Traffic:
     """Of a protocol: requests and bytes sent by all nodes, by kind of request."""
     simulated: bool = True
     """Whether bytes were only counted, all nodes being in one process."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether nodes hear of others by no edge that the network holds."""
+        return self.recipients in ("hub", ELSEWHERE)
 
     def per_round(self, label: Label) -> int:
         """Bytes this node sent in each round."""

@@ -165,7 +165,7 @@ def notes_on_columns(data: NodeData, columns: Any) -> list[str]:
         more = f" (and {len(found) - 5} more such columns)" if len(found) > 5 else ""
         notes.append(
             f"{'; '.join(found[:5])}{more}: it cannot tell rows apart there, and densities are as "
-            "high as the smallest variance allows. Leave such columns out, or raise the ridge."
+            "high as the smallest variance allows. Leave such columns out, or raise `reg_covar`."
         )
     few = {c: n for c in np.flatnonzero(~everywhere) if (n := _few_values(data.rows[:, c]))}
     if few:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmixtures.engine.options import in_rounds
+from fedmixtures.data.transform import Column, Transform
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import MODEL, PARTS
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
-from fedmixtures.methods.base import Diagnostics, Levels, Method
-from fedmixtures.methods.registry import METHODS, registered_classes
+from fedmixtures.methods.base import Diagnostics, Levels
+from fedmixtures.methods.registry import registered_classes
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def save(
     labelled: bool = True,
     feature_names: Any = None,
     cluster_names: Any = None,
+    transform: Transform | None = None,
 ) -> Path:
     """Write a model to `path`, or into it if it is a folder; `params` are the estimator's."""
     import fedmixtures
@@ -75,6 +76,7 @@ def save(
         "labelled": labelled,
         "feature_names": encode(feature_names),
         "cluster_names": encode(cluster_names),
+        "transform": encode(transform),
         "params": {name: encode(value) for name, value in params.items()},
         "status": str(solution.status),
         "message": solution.message,
@@ -126,8 +128,6 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     """The model of a file that was written whole; anything may be raised for others."""
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
-    if header["format"] == 1:
-        arrays, header = _of_first_format(arrays, header)
     if header["format"] != FORMAT:
         raise ValueError(f"format {header['format']!r}")
     model = NetworkGaussianMixture(**_params(header["params"]))
@@ -164,27 +164,13 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         rows=arrays.get("rows"),
     )
     model.graph = network
-    model.adopt(solution, network, labelled=header["labelled"], feature_names=names)
+    taken = decode(header.get("transform"), {"Transform": Transform, "Column": Column})
+    if taken is not None and len(taken.columns) != theta.n_features:
+        raise ValueError(f"{len(taken.columns)} transforms for {theta.n_features} features")
+    known = {"labelled": header["labelled"], "feature_names": names, "transform": taken}
+    model.adopt(solution, network, **known)
     called = decode(header.get("cluster_names"), {})
     return model if called is None else model.name_clusters(called)
-
-
-def _of_first_format(
-    arrays: dict[str, np.ndarray], header: dict[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A model of the first format in the form of the present one."""
-    arrays = {
-        name.replace("history.", "history.of.", 1) if name.startswith("history.") else name: values
-        for name, values in arrays.items()
-    }
-    header = {"message": "", "converged": False, **header, "format": FORMAT}
-    trust = decode(header.get("trust"), {"Trust": dict})
-    if trust is not None:  # who pooled with whom; its tests are those of an earlier method
-        trusted = np.asarray(trust["trusted"], dtype=bool)
-        arrays["diagnostics.edges.trusted"] = np.repeat(trusted[:, None], 2, axis=1)
-        arrays["diagnostics.nodes.group"] = np.asarray(trust["group"])
-        header["diagnostics"] = True
-    return arrays, header
 
 
 def _mixture(prefix: str, arrays: dict[str, np.ndarray]) -> Mixture:
@@ -204,11 +190,6 @@ def _params(stored: dict[str, Any]) -> dict[str, Any]:
                 FitWarning,
                 stacklevel=3,
             )
-    method = params.get("method", "trust")
-    made = METHODS[method]() if isinstance(method, str) and method in METHODS else method
-    if isinstance(made, Method) and not in_rounds(made):
-        for name in ("n_rounds", "tol"):  # earlier versions wrote them for every method
-            params.pop(name, None)
     return params
 
 

@@ -13,7 +13,7 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import ROUNDS, used
-from fedmixtures.engine.solution import Solution
+from fedmixtures.engine.solution import ELSEWHERE, Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.atlas import Atlas
 from fedmixtures.estimators.scoring import log_densities, mixture_at
@@ -78,7 +78,10 @@ def write_report(
     static: bool = False,
     include_rows: bool = False,
 ) -> Path:
-    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by."""
+    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by.
+
+    Both in units of the fit.
+    """
     scores = _scores(model, data, held)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
@@ -89,10 +92,10 @@ def write_report(
         "status": model.status_,
     }
     known = model.solution_, model.network_, model.resolved_method(), data, scores
-    names = getattr(model, "feature_names_in_", None)
-    found = findings_of(
-        *known, names, settings=settings, how_to_hold_out=HOLD_OUT, atlas=model.atlas_
-    )
+    taken, names = model.transform_, model._features()
+    notes, names = tuple(taken.told(names)), taken.names(names)
+    told = {"settings": settings, "notes": notes, "how_to_hold_out": HOLD_OUT}
+    found = findings_of(*known, names, atlas=model.atlas_, **told)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
@@ -115,8 +118,11 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
         own_densities(*known, fitted),
         pooled_densities(*known, fitted if may_pool else None),
     )
-    network = log_densities(model.solution_, held)
-    return Scores.of(model.solution_.labels, held, network, own, pooled)
+    slopes = np.empty(len(held.rows))
+    slopes[held.source_index] = model.transform_.log_slopes(model.transform_.invert(held.rows))
+    found = log_densities(model.solution_, held), own, pooled
+    in_users = (None if of_rows is None else of_rows + slopes for of_rows in found)
+    return Scores.of(model.solution_.labels, held, *in_users)
 
 
 def _rounds(model: NetworkGaussianMixture) -> int:
@@ -221,6 +227,8 @@ def explained(model: NetworkGaussianMixture, node: Label) -> str:
     trust = model.trust_
     if model.traffic_.recipients == "hub":
         lines.append("It hears from all other nodes, through a hub.")
+    elif model.traffic_.recipients == ELSEWHERE:
+        lines.append("It was fitted with other sites, whose models are not in here.")
     elif not len(at):
         lines.append("It has no neighbours and learned from its own rows alone.")
     elif trust is None:

@@ -22,9 +22,10 @@ from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import WITH_PRIOR, Centralized, Local
 from fedmixtures.methods.registry import METHODS, check_gaps
 from fedmixtures.mixture.covariance_types import check_type
-from fedmixtures.mixture.moments import ShapePrior, column_moments
+from fedmixtures.mixture.m_step import ShapePrior
+from fedmixtures.mixture.moments import column_moments
 
-SMALLEST_RIDGE = 1e-3
+SMALLEST_REG_COVAR = 1e-3
 """As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
 TOL = 1e-6
 """Of `NetworkGaussianMixture` and the command line: when rounds have converged."""
@@ -161,7 +162,7 @@ def resolve_devices(devices: Any) -> tuple[Device, ...]:
 def own_data_only(method: Any, rows: np.ndarray) -> Method:
     """What a method is compared with: what a node runs with nobody to listen to.
 
-    With the method's own prior and ridge, so that a difference is what listening brought.
+    With the method's own prior and `reg_covar`, so that a difference is what listening brought.
     A coupling is fitted as it is, with alpha 0. For other methods it is EM from several starts,
     with a shape prior where the method has none: without one, few rows collapse into spikes, and
     anything looks good beside that.
@@ -169,19 +170,20 @@ def own_data_only(method: Any, rows: np.ndarray) -> Method:
     if hasattr(method, "alpha"):
         return dataclasses.replace(method, alpha=0.0)
     prior = getattr(method, "prior", None) or ShapePrior()
-    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    same = {"reg_covar": _reg_covar(method, rows), "covariance_type": method.covariance_type}
     return Local(engine="jax", prior=prior, **same)
 
 
 def all_rows_pooled(method: Any, rows: np.ndarray) -> Method:
     """One mixture of all rows; they are many, so that a prior would change little."""
-    same = {"reg_covar": _ridge(method, rows), "covariance_type": method.covariance_type}
+    same = {"reg_covar": _reg_covar(method, rows), "covariance_type": method.covariance_type}
     return Centralized(engine="jax", **same)
 
 
-def _ridge(method: Any, rows: np.ndarray) -> float:
+def _reg_covar(method: Any, rows: np.ndarray) -> float:
     """What the method adds to the diagonal of covariances, or a little of the rows' variance."""
     given = getattr(method, "reg_covar", 0.0)
     _, variances = column_moments(rows)
     least = variances[variances > 0].min(initial=1.0)
-    return float(max(given, SMALLEST_RIDGE * least))
+    given = given * least if method.standardises else given
+    return float(max(given, SMALLEST_REG_COVAR * least))

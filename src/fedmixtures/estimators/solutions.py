@@ -38,7 +38,7 @@ OWN, EVERYONE = "own", "everyone"
 def listens(solution: Solution, network: Network) -> bool:
     """Whether any node could hear another: without a graph only a hub makes that possible."""
     traffic = solution.traffic
-    return traffic.total > 0 and (network.n_edges > 0 or traffic.recipients == "hub")
+    return traffic.total > 0 and (network.n_edges > 0 or traffic.is_far)
 
 
 def own_level(solution: Solution) -> Solution | None:

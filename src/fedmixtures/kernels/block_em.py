@@ -10,8 +10,8 @@ from jaxtyping import Int
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
 from fedmixtures.kernels.dispatch import statistics
 from fedmixtures.mixture.density import IncompleteRows
+from fedmixtures.mixture.m_step import EMPTY, ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import EMPTY, ShapePrior, m_step
 
 
 class BlockFit(eqx.Module):
@@ -29,7 +29,7 @@ def expectation_maximisation(
     counts: RowWeights,
     n_steps: int = 100,
     tolerance: float | Array = 1e-3,
-    ridge: float | Array = 1e-6,
+    reg_covar: float | Array = 1e-6,
     prior: ShapePrior | None = None,
     covariance_type: str = "full",
 ) -> BlockFit:
@@ -43,7 +43,7 @@ def expectation_maximisation(
     def improve(carry):
         theta, before, done, taken, t = carry
         s = statistics(theta, rows, counts)
-        new = m_step(theta, s, ridge, prior, covariance_type)
+        new = m_step(theta, s, reg_covar, prior, covariance_type)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         taken = jnp.where(done, taken, t + 1)

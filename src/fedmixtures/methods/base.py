@@ -7,7 +7,6 @@ Programs that run in rounds are in `programs`, those that are written from top t
 from __future__ import annotations
 
 import abc
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -78,11 +77,15 @@ class Method(eqx.Module):
     supports_missing: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
+    transforms_columns: ClassVar[bool] = False
+    """Whether the estimator fits skewed columns transformed, unless it is told not to."""
     needs_equal_components: ClassVar[bool] = False
     """Whether all nodes must have the same number of components, being joined one by one."""
     moves_rows: ClassVar[bool] = False  # whether rows leave their nodes
     needs_start: ClassVar[bool] = True
     """Whether nodes begin from the starting mixtures of the estimator's `init`."""
+    standardises: ClassVar[bool] = False
+    """Whether it computes in standard deviations of the features, `reg_covar` included."""
     supports_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""
@@ -264,15 +267,3 @@ class OneShot(Method):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """Fit the nodes' mixtures; `theta` holds starting mixtures where the user gave some."""
-
-
-def warn_of_retired(method: Method, *names: str) -> None:
-    """Options of an earlier form have no effect."""
-    for name in names:
-        if getattr(method, name) is not None:
-            warnings.warn(
-                f"`{name}` of {type(method).__name__} has no effect any more and will be removed: "
-                "leave it out.",
-                FutureWarning,
-                stacklevel=4,
-            )

@@ -7,8 +7,9 @@ $$\pi \leftarrow \pi - \pi (g_\pi - \langle\pi, g_\pi\rangle), \quad
   \mu_c \leftarrow \mu_c - \Sigma_c\, g_{\mu_c} / N_c, \quad
   \Sigma_c \leftarrow \Sigma_c - 2\, \Sigma_c\, g_{\Sigma_c} \Sigma_c / N_c.$$
 
-The step has no units: thin components move by their own width, where a plain gradient step of fixed
-length throws them far away. With neighbours g is the gradient of the whole objective of line 5, and
+A step of length one is `mixture.m_step` but for the place that covariances are taken about; it has
+no units: thin components move by their own width, where a plain gradient step of fixed length
+throws them far away. With neighbours g is the gradient of the whole objective of line 5, and
 the step is halved until that falls.
 """
 
@@ -26,8 +27,9 @@ from fedmixtures.kernels.dispatch import nll_of_statistics, statistics
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.m_step import EMPTY, ShapePrior, against_shape
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
+from fedmixtures.mixture.moments import Statistics
 
 HALVINGS = 20  # a node that finds no lower value within so many halvings stays where it is
 ROUNDING = 1e-10  # values this close are equal, relative to their size
@@ -60,12 +62,10 @@ class Pseudorows(eqx.Module):
         Without the constants; absent components count nothing.
         """
         present = theta.weights > 0
-        inverse, log_determinant = inverse_cholesky(theta.covariances)
-        white = jnp.einsum("ncij,njk->ncik", inverse, self.shape)
-        trace = jnp.einsum("ncij,ncij->nc", white, inverse)
+        inverse, _ = inverse_cholesky(theta.covariances)
         nu, extra = self.strength[:, None], self.extra_mass[:, None]
         weights = jnp.where(present, theta.weights, 1.0)
-        each = 0.5 * nu * (trace + log_determinant) - extra * jnp.log(weights)
+        each = 0.5 * nu * against_shape(theta, self.shape) - extra * jnp.log(weights)
         precision = jnp.einsum("ncpi,ncpj->ncij", inverse, inverse)
         sandwich = jnp.einsum("ncij,njk,nckl->ncil", precision, self.shape, precision)
         gradient = 0.5 * nu[..., None, None] * (precision - sandwich)

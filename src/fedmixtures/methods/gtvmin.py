@@ -43,8 +43,8 @@ from fedmixtures.methods.em_steps import (
 )
 from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram, NodeRows, squared_distance
 from fedmixtures.mixture.feasible import FeasibleSet
+from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import ShapePrior
 
 
 class GTVMin(NodeProgram):

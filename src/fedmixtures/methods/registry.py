@@ -68,6 +68,12 @@ def method_named(name: str) -> Method:
     return _methods[name]()
 
 
+def name_of(method: Method) -> str | None:
+    """The name that a method is registered by, whatever its settings; None if it has none."""
+    kind = lambda one: (type(one), type(getattr(one, "discrepancy", None)))
+    return next((name for name, made in _methods.items() if kind(made()) == kind(method)), None)
+
+
 def remedy_for_gaps() -> str:
     """What to do where a method cannot fit rows with missing cells: those that can, by name."""
     able = [name for name, factory in _methods.items() if factory().supports_missing]

@@ -1,9 +1,9 @@
-r"""Sums over rows that stand for all of them (E-step), mixtures made of such sums (M-step).
+r"""Sums over rows that stand for all of them (E-step).
 
-One pass over the rows gives the likelihood, its gradient (eq. 1 and, on drawn rows, eq. 4) and the
-M-step of EM. First and second moments are taken about each component's own mean, never as
-$E[xx^\top] - \mu\mu^\top$, so that means far from the origin lose no digits. These are the
-definitions; `kernels.dispatch` has the same functions for few features several times as fast.
+One pass over the rows gives the likelihood, its gradient (eq. 1 and, on drawn rows, eq. 4) and
+what the M-step needs (`m_step`). First and second moments are taken about each component's own
+mean, never as $E[xx^\top] - \mu\mu^\top$, so that means far from the origin lose no digits. These
+are the definitions; `kernels.dispatch` has the same for few features several times as fast.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode, Rows, RowWeights
-from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.density import IncompleteRows, log_joint, observed_terms
 from fedmixtures.mixture.linear import cholesky, inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
@@ -173,67 +171,3 @@ def _raised_by_jax(mass, first, second, least, few) -> jax.Array:
     one = lambda sums: _raised(*sums, xp=jnp)
     raised = jax.lax.map(one, (mass, first, second), batch_size=AT_ONCE)
     return jnp.where(((mass > least) & (mass < few))[..., None, None], raised, second)
-
-
-EMPTY = 1e-8  # a component with less mass than this keeps its mean and covariance
-
-
-class ShapePrior(eqx.Module):
-    r"""Shrink every covariance to the average shape, and weights to each other.
-
-    With mass $N_c$ and covariance $C_c$ of a component and $S_0 = \sum_c N_c C_c / \sum_c N_c$:
-    $\Sigma_c = (N_c C_c + \nu S_0)/(N_c + \nu)$ and $\pi_c \propto N_c + a_0$, the maximum a
-    posteriori step for the penalty $\nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c))$. It fades as rows
-    grow and needs no tuning to the scale of the features.
-    """
-
-    strength: float | Array = 8.0
-    r"""$\nu$, in rows; inside a program also one for each node, (nodes, 1, 1, 1)."""
-    extra_mass: float = 1.0  # $a_0$, in rows
-
-    def __check_init__(self):
-        for name in ("strength", "extra_mass"):
-            if isinstance(getattr(self, name), (int, float)):
-                _checks.positive(name, getattr(self, name), allow_zero=True)
-
-
-def m_step(
-    theta: Mixture,
-    s: Statistics,
-    ridge: float | Array = 1e-6,
-    prior: ShapePrior | None = None,
-    covariance_type: str = "full",
-) -> Mixture:
-    """New mixtures from statistics taken under `theta` with rows counted (not normalised)."""
-    present = theta.weights > 0
-    kept = s.mass > EMPTY
-    mass = jnp.where(kept, s.mass, 1.0)
-    shift = s.first / mass[..., None]
-    covariances = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
-    covariances = TYPES[covariance_type].project(covariances, jnp.where(kept, s.mass, 0.0))
-    masses, tied = s.mass, covariance_type == "tied"
-    if prior is not None:
-        masses = s.mass + prior.extra_mass
-        if not tied:  # one matrix for all is the average already
-            covariances = _shrunk(covariances, s.mass, kept, prior.strength)
-    eye = jnp.eye(theta.n_features, dtype=theta.means.dtype)
-    covariances = covariances + ridge * eye[None, None]
-    masses = jnp.where(present, masses, 0.0)
-    total = masses.sum(-1, keepdims=True)
-    new = jnp.any(kept, -1, keepdims=True) if tied else kept
-    return Mixture(
-        jnp.where(total > 0, masses / jnp.where(total > 0, total, 1.0), theta.weights),
-        jnp.where(kept[..., None], theta.means + shift, theta.means),
-        jnp.where(new[..., None, None], covariances, theta.covariances),
-    )
-
-
-def _shrunk(
-    covariances: Float[Array, "nodes k d d"], mass: Float[Array, "nodes k"], kept, strength
-) -> Float[Array, "nodes k d d"]:
-    """Covariances pulled to their average, by `strength` rows' worth."""
-    share = jnp.where(kept, mass, 0.0)
-    share = share / jnp.maximum(share.sum(-1, keepdims=True), EMPTY)
-    average = jnp.einsum("nk,nkij->nij", share, covariances)[:, None]
-    n = mass[..., None, None]
-    return (n * covariances + strength * average) / (n + strength)

@@ -10,7 +10,17 @@ import numpy as np
 from fedmixtures._ties import first_greatest, first_least, in_order
 from fedmixtures.report.geometry import bytes_of
 from fedmixtures.report.numbers import between, percent, plain
-from fedmixtures.report.svg import Axis, Number, figure, label, line, number, shortened, told_apart
+from fedmixtures.report.svg import (
+    Axis,
+    Number,
+    figure,
+    label,
+    line,
+    number,
+    padded,
+    shortened,
+    told_apart,
+)
 
 WIDTH = 720.0
 N_COLOURS = 8
@@ -217,17 +227,17 @@ def in_order_of_use(content: dict[str, Any]) -> list[int]:
 
 def _profile(content: dict[str, Any], j: int) -> str:
     """One feature: centre and spread of each cluster, and the range of its nodes' centres."""
-    atlas, name = content["atlas"], content["shape"]["features"][j]
+    atlas, name = content["atlas"], content["atlas"]["features"][j]
     mean, spread = (np.array(atlas[key])[:, j] for key in ("mean", "spread"))
     first, last = (np.array(atlas[key])[:, j] for key in ("from", "to"))
-    low = min((mean - 1.15 * spread).min(), first.min())
-    high = max((mean + 1.15 * spread).max(), last.max())
+    below, above = (np.array(atlas[key])[:, j] for key in ("below", "above"))
+    low, high = padded([*below, *above, *first, *last], 0.03)
     width, step, top, digits = 250.0, 17.0, 24.0, atlas["digits"][j]
     text = lambda value: plain(float(value), digits)
     texts = [text(m) for m in mean]
     tags = told_apart(atlas["names"], 9)
     left, right = 10 + 6.6 * max(map(len, tags)), width - 10 - 6.6 * max(map(len, texts))
-    x = Axis(float(low), float(high), left, right)
+    x = Axis(low, high, left, right)
     bottom = top + step * len(mean)
     body = [
         f"<g><title>{escape(name)}</title>{label(0, 13, shortened(name, 34), 'head')}</g>",
@@ -246,7 +256,7 @@ def _profile(content: dict[str, Any], j: int) -> str:
             f'<a href="#cluster-{c}" data-cluster="{c}" class="{colour(c)}">'
             f"<title>{escape(words)}</title>"
             + label(0, y + 4, tags[c], "axis")
-            + _bar("reach", x(m - spread[c]), x(m + spread[c]), y)
+            + _bar("reach", x(below[c]), x(above[c]), y)
             + _bar("nodes", x(first[c]), x(last[c]), y)
             + f'<circle class="spot" cx="{number(x(m))}" cy="{number(y)}" r="4"/>'
             + label(width, y + 4, texts[c], "value", "end")

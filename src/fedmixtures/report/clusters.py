@@ -32,20 +32,20 @@ def of_atlas(atlas: Any, plane: geometry.Plane, rows: Any) -> dict[str, Any]:
         Rows of all nodes together, for the shading of the map.
     """
     shown = np.flatnonzero(np.asarray(atlas.profiles.weights) > 0)
-    profiles, shares = atlas.profiles, atlas.shares[:, shown]
-    means, spreads = np.asarray(profiles.means)[shown], np.asarray(atlas.spreads)[shown]
-    share = np.asarray(profiles.weights)[shown]
-    centre = share @ means
-    overall = np.sqrt(share @ (spreads**2 + (means - centre) ** 2))
+    profiles, shares, taken = atlas.profiles.at(shown), atlas.shares[:, shown], atlas.transform
+    share, users = np.asarray(profiles.weights), taken.users(profiles)
+    means, inside = np.asarray(users.means), np.asarray(profiles.means)
+    spreads = np.sqrt(np.diagonal(users.covariances, axis1=1, axis2=2))
+    deviation = np.sqrt(np.diagonal(profiles.covariances, axis1=1, axis2=2))
+    overall = np.sqrt(share @ (spreads**2 + (means - share @ means) ** 2))
     present = atlas.present[:, shown]
-    there = np.where(present[..., None], atlas.centres[:, shown], np.nan)
-    ends = [
-        np.where(present.any(0)[:, None], f(there, 0), means)
-        for f in (np.fmin.reduce, np.fmax.reduce)
-    ]
+    there = np.where(present[..., None], taken.invert(atlas.centres[:, shown]), np.nan)
+    least, most = (f(there, 0) for f in (np.fmin.reduce, np.fmax.reduce))
+    anywhere = present.any(0)[:, None]
     order = [in_order(-of, scale=1.0) for of in shares.T]
     return {
         "number": shown.tolist(),
+        "features": list(atlas.features),
         "names": [atlas.names[c] for c in shown],
         "share": numbers(share),
         "interval": [numbers(ends) for ends in atlas.share_intervals[shown]],
@@ -55,8 +55,10 @@ def of_atlas(atlas: Any, plane: geometry.Plane, rows: Any) -> dict[str, Any]:
         "intervals": [[numbers(of) for of in node] for node in atlas.intervals[:, shown]],
         "mean": [numbers(of) for of in means],
         "spread": [numbers(of) for of in spreads],
-        "from": [numbers(of) for of in ends[0]],
-        "to": [numbers(of) for of in ends[1]],
+        "below": [numbers(of) for of in taken.invert(inside - deviation)],
+        "above": [numbers(of) for of in taken.invert(inside + deviation)],
+        "from": [numbers(of) for of in np.where(anywhere, least, means)],
+        "to": [numbers(of) for of in np.where(anywhere, most, means)],
         "digits": [decimals(float(s)) for s in overall],
         "standing": [numbers(of) for of in atlas.standing[shown]],
         "overlaps": _overlaps(np.asarray(atlas.overlap)[np.ix_(shown, shown)]),

@@ -73,8 +73,8 @@ def choose_planes(theta: Mixture, features: Sequence[str], n_planes: int) -> lis
     if d == 2:
         return [_framed("both features", features[0], features[1], eye, theta)]
     directions = separating_directions(theta)
-    labels = [_made_of(direction, theta, features) for direction in directions]
-    planes = [_framed("what sets clusters apart", *labels, directions, theta)]
+    across, up = (_made_of(direction, theta, features) for direction in directions)
+    planes = [_framed("what sets clusters apart", across, up, directions, theta)]
     wide: list[int] = np.sort(in_order(-separation(theta), scale=1.0)[:4]).tolist()
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"

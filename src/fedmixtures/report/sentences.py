@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import first_greatest
+from fedmixtures.engine.solution import ELSEWHERE
 
 WHOSE = {
     "near": "trusted neighbours",
@@ -51,6 +52,9 @@ def where(content: dict[str, Any]) -> str:
 def headline(content: dict[str, Any]) -> str:
     """Whether listening helped, in one sentence."""
     scores, n = content["scores"], content["shape"]["nodes"]
+    if is_of_a_site(content):
+        heard = "found with other sites" if listened(content) else "of its own rows alone"
+        return f"The mixture of {content['nodes']['label'][0]}, {heard}."
     if n == 1:
         return "A mixture of one node's rows."
     if not listened(content):
@@ -91,7 +95,7 @@ def heaviest(names: Any, weights: Any) -> str:
     """The level that counts most beside a node's own, in words."""
     others = [i for i, name in enumerate(names) if name != "own"]
     most = others[int(first_greatest(np.array([weights[i] for i in others]), scale=1.0))]
-    return WHOSE.get(names[most], names[most])
+    return WHOSE.get(names[most]) or str(names[most])
 
 
 def capital(words: str) -> str:
@@ -99,10 +103,16 @@ def capital(words: str) -> str:
     return words[0].upper() + words[1:]
 
 
+def is_of_a_site(content: dict[str, Any]) -> bool:
+    """Whether the page is of one site, that was fitted with others which are not on it."""
+    return content["traffic"]["recipients"] == ELSEWHERE
+
+
 def listened(content: dict[str, Any]) -> bool:
     """Whether any node used anything of another."""
     traffic, levels = content["traffic"], content.get("levels")
-    if traffic["total"] == 0 or (traffic["recipients"] != "hub" and not content["shape"]["edges"]):
+    far = is_of_a_site(content) or traffic["recipients"] == "hub"
+    if traffic["total"] == 0 or not (far or content["shape"]["edges"]):
         return False
     if levels is not None:  # what counts beside what a node knows by itself
         means = zip(levels["names"], levels["mean"], strict=True)
@@ -113,6 +123,11 @@ def listened(content: dict[str, Any]) -> bool:
 def story(content: dict[str, Any]) -> str:
     """The headline in numbers."""
     scores = content["scores"]
+    if is_of_a_site(content):
+        return (
+            "What the other sites hold is not on this page; rows never left them. Below is what "
+            "this site knows of its part."
+        )
     if not listened(content):
         why = (
             "No node found a neighbour it could trust"

@@ -22,8 +22,8 @@ from fedmixtures.methods.protocol import Protocol
 from fedmixtures.methods.trust_then_pool import TrustThenPool
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.feasible import FeasibleSet
+from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import ShapePrior
 
 BOUNDS = FeasibleSet(min_weight=1e-9, max_mean_norm=1e6, min_variance=1e-9, max_variance=1e9)
 """Of mixtures of a method that has none, before they reach arithmetic: in units of order one."""

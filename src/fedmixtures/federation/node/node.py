@@ -16,11 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job, JobError, SignedJob
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Runs, Sums
 from fedmixtures.federation.node.gate import GateRefusal, Support
-from fedmixtures.federation.node.job_program import coupling_of, partners_of, program_of
+from fedmixtures.federation.node.job_program import (
+    coupling_of,
+    decoded,
+    partners_of,
+    program_of,
+)
+from fedmixtures.federation.node.kept import keep
 from fedmixtures.federation.node.ledger import Ledger
 from fedmixtures.federation.node.protocol_session import ProtocolSession
 from fedmixtures.federation.node.release import ApprovedMessage, ReleasePoint
@@ -32,6 +39,7 @@ from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
 from fedmixtures.kernels.compiling import compilation_cache
+from fedmixtures.methods.base import Method
 from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.arithmetic import double
 
@@ -223,6 +231,8 @@ class Node:
     def _result(self, request: Frame) -> Frame:
         """The final model, sealed for the collector, if the site allows it."""
         session = self._session(request)
+        if not session.is_over:  # where all neighbours are away, as far as it came
+            self._keep(session)
         collector = session.job.collector
         if collector is None or not self.config.limits.share_result:
             return self._reply("result", session, boxes=[])
@@ -279,7 +289,22 @@ class Node:
     def _released(self, session: AnySession, kind: str, **entries: Any) -> Frame:
         """The reply with the boxes for every neighbour."""
         boxes, new = self.point.boxes(session)
-        return self._with_boxes(session, kind, boxes, new, **entries)
+        reply = self._with_boxes(session, kind, boxes, new, **entries)
+        if session.is_over:
+            self._keep(session)
+        return reply
+
+    def _keep(self, session: AnySession) -> None:
+        """Write the site's whole model of a job to its own disk, where it stays."""
+        if session.outcome is None:  # it has left before there was anything
+            return
+        method = decoded(session.job.method, Method, "method")
+        try:
+            folder = keep(self.config, session, method, what_left(self.config, session.job))
+        except OSError as error:  # a full disk is no reason to let the others wait
+            self.log.write("not kept", job=session.job.key, reason=str(error))
+        else:
+            self.log.write("kept", job=session.job.key, folder=str(folder))
 
     def _with_boxes(
         self,

@@ -29,8 +29,9 @@ from fedmixtures.federation.job import JobError
 from fedmixtures.methods.base import Diagnostics, Levels, Outcome
 from fedmixtures.methods.protocol import Block, Protocol, Request, Sum
 from fedmixtures.methods.trust_then_pool import TrustThenPool
+from fedmixtures.mixture.m_step import ShapePrior, m_step
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import ShapePrior, Statistics, m_step
+from fedmixtures.mixture.moments import Statistics
 
 SENSITIVITY = 6**0.5
 """How far a sum moves when one person's rows are replaced."""
@@ -86,7 +87,7 @@ class PrivatePool(Protocol):
         found, prior = statistics_of(theta, total, deviation), ShapePrior(strength)
         stacked = jax.tree.map(lambda part: jnp.asarray(part)[None], theta)
         kind = self.method.covariance_type
-        return m_step(stacked, found, self.method.ridge, prior, kind).to_numpy().at(0)
+        return m_step(stacked, found, self.method.reg_covar, prior, kind).to_numpy().at(0)
 
     def _at_home(self, block: Block, theta: Mixture, n_rows: float) -> Outcome:
         """Levels of own rows beside everyone's mixture, as for a node that comes later."""

@@ -32,6 +32,7 @@ from fedmixtures.federation.wire.message import (
     encode_message,
 )
 from fedmixtures.kernels.compiling import jit
+from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.gtvmin import GTVMin
 from fedmixtures.methods.programs import Inbox
 from fedmixtures.mixture.arithmetic import double
@@ -165,6 +166,16 @@ class Session:
     def must_wait(self, freshness: dict[str, list[str]]) -> bool:
         """A node that hears no fresh neighbour holds; it never steps on alone."""
         return bool(self.slots) and not freshness["fresh"]
+
+    @property
+    def at_home(self) -> Support:
+        """The rows, in the units of the job."""
+        return self.support
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the rounds have come to, for the site itself."""
+        return Outcome(Mixture.stack([self.result()]))
 
     @property
     def is_over(self) -> bool:

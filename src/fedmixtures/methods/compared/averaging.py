@@ -41,9 +41,9 @@ from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.compared.baselines import FromLocalFits
 from fedmixtures.methods.compared.pooling import (
     about_means,
-    component_moments,
     density_rows,
     e_step,
+    explained,
     matched,
     moment_match,
     over_edges,
@@ -53,8 +53,8 @@ from fedmixtures.methods.compared.pooling import (
 )
 from fedmixtures.methods.protocol import Block, Broadcast, PerNeighbour
 from fedmixtures.mixture.covariance_types import of_type
+from fedmixtures.mixture.m_step import EMPTY
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import EMPTY
 
 REFIT_STEPS = 20  # EM steps on the rows that do not judge, from the fit of all rows
 SMALLEST_SHARE = 1e-6  # a neighbour with a smaller weight is left out of the result
@@ -145,7 +145,7 @@ class CColME(FromLocalFits):
         """Fit, test, average."""
         theta, here = self.local_fits(block), block.receiver
         n, k, d = theta.means.shape
-        own = component_moments(theta, e_step(theta, *padded_rows(block.data)))
+        own = explained(theta, e_step(theta, *padded_rows(block.data)))
         tests = np.maximum(np.bincount(here, minlength=n), 1) * k * d
         deviations = np.sqrt(np.diagonal(theta.covariances, axis1=-2, axis2=-1))
         widths = half_widths(deviations, own[0], self.delta / tests)

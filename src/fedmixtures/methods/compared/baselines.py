@@ -36,8 +36,8 @@ from fedmixtures.methods.compared.pooling import EMMethod
 from fedmixtures.methods.protocol import Block, Protocol
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
+from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import ShapePrior
 
 WITH_PRIOR: dict[str, Any] = {
     "engine": "jax",
@@ -267,9 +267,9 @@ class Local(EMFits):
         return Outcome(Mixture.stack(fits.mixtures), fits.message(self.max_iter))
 
     def mixtures(
-        self, data: NodeData, n_components: Sequence[int], seed: int, default_ridge: float
+        self, data: NodeData, n_components: Sequence[int], seed: int, default_reg_covar: float
     ) -> Mixture:
-        """The fits as where another method starts, in place of `KMeansStart`; own ridge."""
+        """The fits as where another method starts, in place of `KMeansStart`; own `reg_covar`."""
         return self.fit(data, n_components, None, seed).theta
 
 

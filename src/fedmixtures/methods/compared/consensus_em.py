@@ -31,8 +31,9 @@ from fedmixtures.methods.compared.pooling import EMMethod, like, weights_of
 from fedmixtures.methods.programs import Inbox, Info, Keys, NodeProgram, NodeRows, squared_distance
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
+from fedmixtures.mixture.m_step import EMPTY
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import EMPTY, Statistics
+from fedmixtures.mixture.moments import Statistics
 
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-6, 1e30
 """Bounds on eigenvalues: what a filter has mixed need not be a covariance."""

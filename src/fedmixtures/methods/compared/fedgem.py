@@ -25,8 +25,8 @@ from fedmixtures.methods.base import OneShot, Outcome
 from fedmixtures.methods.compared.pooling import (
     EMMethod,
     about_means,
-    component_moments,
     e_step,
+    explained,
     moment_match,
     padded_rows,
     summed,
@@ -97,7 +97,7 @@ class FedGEM(EMMethod, OneShot):
             means = within_reach(group_means(new.means, group), new.means, reach)
             means = np.where(present[..., None], means, new.means)
             theta = Mixture(new.weights, means, new.covariances)
-        mass, means, covariances = component_moments(theta, e_step(theta, rows, counts))
+        mass, means, covariances = explained(theta, e_step(theta, rows, counts))
         reach = self._final_reach(means, mass, data.total_weights(), present)
         group = grouped(means, reach)
         theta = self._merged(theta, (mass * present, means, covariances), group)

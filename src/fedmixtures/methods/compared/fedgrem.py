@@ -44,8 +44,9 @@ from fedmixtures.methods.programs import HubProgram, Info, NodeRows, squared_dis
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import project_covariances
 from fedmixtures.mixture.linear import lower_triangle, symmetric
+from fedmixtures.mixture.m_step import EMPTY, ShapePrior
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
+from fedmixtures.mixture.moments import Statistics
 
 SMALLEST_START_WEIGHT = 0.02  # steps are divided by the starting weight: a tiny one would overshoot
 SMALLEST_VARIANCE, LARGEST_VARIANCE = 1e-3, 1e30

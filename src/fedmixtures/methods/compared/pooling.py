@@ -22,10 +22,10 @@ from fedmixtures.kernels.dispatch import log_joints, statistics
 from fedmixtures.methods.base import Method, Participants
 from fedmixtures.methods.programs import NodeRows
 from fedmixtures.methods.protocol import Block
-from fedmixtures.mixture import moments
 from fedmixtures.mixture.density import IncompleteRows
+from fedmixtures.mixture.m_step import EMPTY, ShapePrior, component_moments, m_step
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import EMPTY, ShapePrior, Statistics
+from fedmixtures.mixture.moments import Statistics
 
 N_INIT = 10  # restarts of the hub's k-means
 SMALLEST_WEIGHT = 1e-12
@@ -53,8 +53,8 @@ class EMMethod(Method):
         check_prior(self.prior)
 
     def m_step(self, theta: Mixture, s: Statistics) -> Mixture:
-        """New mixtures from statistics taken under `theta`, with ridge and prior."""
-        return moments.m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
+        """New mixtures from statistics taken under `theta`, with the settings above."""
+        return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
     def m_step_on_host(self, theta: Mixture, s: Statistics) -> Mixture:
         """The same, compiled by itself, from and to NumPy."""
@@ -171,15 +171,9 @@ def density_rows(models: Mixture, rows: Array | IncompleteRows) -> np.ndarray:
     return np.asarray(_densities(models, rows))
 
 
-def component_moments(theta: Mixture, s: Statistics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def explained(theta: Mixture, s: Statistics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mass, mean and covariance of what each component explains; its own where that is nothing."""
-    kept = s.mass > EMPTY
-    mass = np.where(kept, s.mass, 1.0)
-    shift = s.first / mass[..., None]
-    spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
-    means = np.where(kept[..., None], theta.means + shift, theta.means)
-    covariances = np.where(kept[..., None, None], spread, theta.covariances)
-    return np.maximum(s.mass, EMPTY), means, covariances
+    return np.maximum(s.mass, EMPTY), *component_moments(theta, s, xp=np)[1:]
 
 
 def about_means(mass: np.ndarray, covariances: np.ndarray) -> Statistics:
@@ -226,9 +220,9 @@ def _densities(models, rows):
 
 
 @jit_in_order
-def _m_step(theta, s, ridge, prior, covariance_type: str) -> Mixture:
+def _m_step(theta, s, reg_covar, prior, covariance_type: str) -> Mixture:
     theta, s = jax.tree.map(jnp.asarray, (theta, s))
-    return moments.m_step(theta, s, ridge, prior, covariance_type)
+    return m_step(theta, s, reg_covar, prior, covariance_type)
 
 
 @jit_in_order

@@ -1,9 +1,6 @@
-r"""The one fit of all steps: MAP expectation maximisation of a batch of mixtures on tiles.
+r"""One fit for all steps of a method: MAP expectation maximisation of a batch of mixtures on tiles.
 
-With own statistics $N_c, \sum r\delta, \sum r\delta\delta^\top$ about the current means, a *base*
-(rows of others, as mass $q_c$, mean and covariance) and pseudo-counts $a_c$ of the weights:
-$\pi_c \propto N_c + a_c$; means and covariances $C_c$ of own rows and base together, of mass $M_c$;
-$\Sigma_c = (M_c C_c + \nu S_0)/(M_c + \nu) + \text{ridge}$, $S_0 = \sum_c M_c C_c / \sum_c M_c$.
+The step is `mixture.m_step`, with the rows of others as extra_mass-data.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.fits.batches import Entries, Tiles, Work, of_batches
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import jit_on_gpu, owner_least, owner_sums, xp
 from fedmixtures.kernels.compiling import jit
@@ -28,12 +26,17 @@ from fedmixtures.kernels.dispatch import (
     tile_log_density,
     tile_statistics,
 )
-from fedmixtures.methods.trust_then_pool.batches import Entries, Tiles, Work, of_batches
 from fedmixtures.mixture.covariance_types import n_parameters
 from fedmixtures.mixture.density import IncompleteRows
-from fedmixtures.mixture.linear import inverse_cholesky
+from fedmixtures.mixture.m_step import (
+    PseudoData,
+    ShapePrior,
+    component_moments,
+    m_step,
+    shape_penalty,
+)
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import ShapePrior, Statistics, m_step
+from fedmixtures.mixture.moments import Statistics
 
 HARD = 1e-4
 """Variance (in common units) of the narrow components whose E-step is Lloyd's assignment."""
@@ -48,39 +51,12 @@ quick = partial(jit, quick=True)
 """Small programs that are called often: compiling is most of their time."""
 
 
-class PseudoData(eqx.Module):
-    """Rows of others that count beside a node's own: mass, mean and covariance by component."""
-
-    mass: Any
-    means: Any
-    covariances: Any
-
-    @classmethod
-    def of(cls, theta: Mixture, s: Statistics, most: float | Array = np.inf) -> PseudoData:
-        """Sums taken under `theta`, as rows that count at most `most` in each component."""
-        return cls(*_as_rows(theta, s, most))
-
-    def added(self, theta: Mixture, s: Statistics) -> Statistics:
-        """Statistics with these rows added, about the means of `theta`."""
-        off = self.means - theta.means
-        q = self.mass[..., None]
-        spread = self.covariances + off[..., :, None] * off[..., None, :]
-        second = s.second + q[..., None] * spread
-        return Statistics(s.log_likelihood, s.mass + self.mass, s.first + q * off, second)
-
-
 @jit_on_gpu
-def _as_rows(theta: Mixture, s: Statistics, most: Any) -> tuple[Any, Any, Any]:
-    """Mass, mean and covariance by component."""
-    there = s.mass > LEAST
-    mass = xp.where(there, s.mass, 1.0)
-    shift = s.first / mass[..., None]
-    spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
-    return (
-        xp.where(there, xp.minimum(mass, most), 0.0).astype(mass.dtype),
-        xp.where(there[..., None], theta.means + shift, theta.means),
-        xp.where(there[..., None, None], spread, theta.covariances),
-    )
+def as_pseudo_data(theta: Mixture, s: Statistics, most: Any = np.inf) -> PseudoData:
+    """Sums taken under `theta`, as rows that count at most `most` in each component."""
+    kept, means, covariances = component_moments(theta, s, LEAST, xp)
+    mass = xp.where(kept, xp.minimum(xp.where(kept, s.mass, 1.0), most), 0.0)
+    return PseudoData(mass.astype(s.mass.dtype), means, covariances)
 
 
 @jit_on_gpu
@@ -94,7 +70,7 @@ class Fit(eqx.Module):
 
     theta: Mixture
     own: Statistics
-    """Statistics of the tiles (without base) under `theta`, if they were asked for."""
+    """Statistics of the tiles (without pseudo-data) under `theta`, if they were asked for."""
     penalty: Any
     """What `score` takes off a likelihood."""
     covariance_type: str = eqx.field(static=True, default="full")
@@ -110,46 +86,16 @@ class Fit(eqx.Module):
         return xp.where(xp.isfinite(score), score, -np.inf)
 
 
-def map_step(
-    theta: Mixture,
-    s: Statistics,
-    nu,
-    ridge,
-    pseudo: Any = 1.0,
-    base: PseudoData | None = None,
-    covariance_type: str = "full",
-) -> Mixture:
-    """The M-step above; components of weight zero stay absent."""
-    whole = s if base is None else base.added(theta, s)
-    kept = whole.mass > LEAST
-    clear = lambda part: jnp.where(kept.reshape(*kept.shape, *(1,) * (part.ndim - 2)), part, 0.0)
-    whole = Statistics(s.log_likelihood, *map(clear, (whole.mass, whole.first, whole.second)))
-    prior = ShapePrior(nu[:, None, None, None], 1.0)
-    new = m_step(theta, whole, ridge, prior, covariance_type)
-    mass = jnp.where(theta.weights > 0, jnp.maximum(s.mass, 0.0) + pseudo, 0.0)
-    return Mixture(mass / mass.sum(-1, keepdims=True), new.means, new.covariances)
-
-
-def shape_penalty(theta: Mixture, nu) -> jax.Array:
-    r"""$\nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c))$ with the average covariance $S_0$."""
-    inverse, log_determinant = inverse_cholesky(theta.covariances)
-    average = jnp.einsum("nk,nkij->nij", theta.weights, theta.covariances)
-    _, average_log = inverse_cholesky(average)
-    spread = jnp.einsum("nkpi,nkpj,nij->nk", inverse, inverse, average)
-    divergence = 0.5 * (spread - theta.n_features + log_determinant - average_log[:, None])
-    return nu * jnp.where(theta.weights > 0, divergence, 0.0).sum(-1)
-
-
 def fitted(
     tiles: Tiles,
     entries: Entries,
     theta: Mixture,
     nu: float | Array,
-    ridge: float,
+    reg_covar: float,
     n_steps: int,
     *,
-    base: PseudoData | None = None,
-    pseudo: Array | float = 1.0,
+    pseudo_data: PseudoData | None = None,
+    extra_mass: Array | float = 1.0,
     from_centres: bool = False,
     tolerance: float = 1e-6,
     sums: bool = True,
@@ -161,12 +107,12 @@ def fitted(
     `sums` there are none of the result.
     """
     dtype = tiles.x.dtype
-    base = base or _nothing(theta)
-    nu, pseudo = _wide(nu, pseudo, theta.weights, str(dtype))
+    pseudo_data = pseudo_data or _nothing(theta)
+    nu, extra_mass = _wide(nu, extra_mass, theta.weights, str(dtype))
     n_hard = LLOYD_STEPS if from_centres else 0
     whole = np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums)
-    real = np.asarray(ridge, dtype), np.asarray(tolerance, dtype)
-    lines = theta, base, pseudo, nu
+    real = np.asarray(reg_covar, dtype), np.asarray(tolerance, dtype)
+    lines = theta, pseudo_data, extra_mass, nu
     return of_batches(_fitted, tiles, entries, lines, *whole, *real, covariance_type)
 
 
@@ -184,10 +130,10 @@ def _spheres(means: Array, present: Array) -> Mixture:
 
 
 @partial(jit_on_gpu, static_argnums=3)
-def _wide(nu: Any, pseudo: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
-    """Strength of the prior and pseudo-counts of every fit."""
+def _wide(nu: Any, extra_mass: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
+    """Strength of the prior and extra_mass-counts of every fit."""
     wide = lambda number, shape: xp.broadcast_to(xp.asarray(number, dtype), shape)
-    return wide(nu, weights.shape[:1]), wide(pseudo, weights.shape)
+    return wide(nu, weights.shape[:1]), wide(extra_mass, weights.shape)
 
 
 def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
@@ -195,13 +141,13 @@ def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
     return of_batches(_densities, tiles, entries, (theta,), by_entry=True)
 
 
-def batch_m_step(
-    theta: Mixture, s: Statistics, nu: float | Array, ridge: float, covariance_type: str
+def m_step_of_batch(
+    theta: Mixture, s: Statistics, nu: float | Array, reg_covar: float, covariance_type: str
 ) -> Mixture:
     """One M-step of a batch from sums."""
     n, dtype = len(theta.weights), theta.means.dtype
     nu, _ = _wide(nu, 0.0, theta.weights, str(dtype))
-    given, more = (theta, s, nu), (np.asarray(ridge, dtype), covariance_type)
+    given, more = (theta, s, nu), (np.asarray(reg_covar, dtype), covariance_type)
     if dispatch.keeps_on_device():
         return _advanced(*given, *more)
     room = max(256, 1 << max(n - 1, 1).bit_length())
@@ -222,7 +168,18 @@ def best_of(fits: list[Fit]) -> Mixture:
 
 @quick
 def _fitted(
-    tiles, work, theta, base, pseudo, nu, n_steps, n_hard, sums, ridge, tolerance, covariance_type
+    tiles,
+    work,
+    theta,
+    pseudo_data,
+    extra_mass,
+    nu,
+    n_steps,
+    n_hard,
+    sums,
+    reg_covar,
+    tolerance,
+    covariance_type,
 ) -> Fit:
     b = len(theta.weights)
     x, count = tiles.x[work.tile], _counts(tiles, work)
@@ -230,6 +187,7 @@ def _fitted(
     total = jnp.maximum(add(count.sum(-1)), 1.0)
 
     rows = TileRows.of(x) if tiles.observed is None else None
+    prior = ShapePrior(nu[:, None, None, None], extra_mass)
 
     def e_step(theta):
         if rows is not None:
@@ -250,7 +208,7 @@ def _fitted(
         hard = t < n_hard
         used = jax.tree.map(lambda a, b: jnp.where(hard, a, b), narrow(theta), theta)
         s = e_step(used)
-        new = map_step(theta, s, nu, ridge, pseudo, base, covariance_type)
+        new = m_step(theta, s, reg_covar, prior, covariance_type, pseudo_data, LEAST)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         small = (jnp.abs(mean - before) < tolerance) & (t > n_hard)
@@ -309,8 +267,9 @@ def _densities(tiles: Tiles, work: Work, theta: Mixture) -> Array:
 
 
 @quick
-def _advanced(theta: Mixture, s: Statistics, nu, ridge, covariance_type) -> Mixture:
-    return map_step(theta, s, nu, ridge, covariance_type=covariance_type)
+def _advanced(theta: Mixture, s: Statistics, nu, reg_covar, covariance_type) -> Mixture:
+    prior = ShapePrior(nu[:, None, None, None], 1.0)
+    return m_step(theta, s, reg_covar, prior, covariance_type, least_mass=LEAST)
 
 
 def _counts(tiles: Tiles, work: Work) -> jax.Array:
