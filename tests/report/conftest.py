@@ -13,7 +13,7 @@ from fedmixtures.data.scenarios import shifted_blocks
 from fedmixtures.data.transform import Transform
 from fedmixtures.estimators.atlas import Atlas
 from fedmixtures.estimators.names import profiles
-from fedmixtures.estimators.resolve import Problem
+from fedmixtures.estimators.problem import Problem
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content
