@@ -102,10 +102,15 @@ class Atlas:
         """
         if self.rows is None:
             return np.stack([np.full_like(self.shares, np.nan)] * 2, axis=-1)
-        n, p = self.rows[:, None], self.shares
-        middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
-        half = Z / (1 + Z**2 / n) * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-        return np.stack([middle - half, middle + half], axis=-1)
+        return _wilson(self.shares, self.rows[:, None])
+
+    @property
+    def share_intervals(self) -> np.ndarray:
+        """(k, 2) 95 % intervals of the shares of all rows, likewise."""
+        share = np.asarray(self.profiles.weights)
+        if self.rows is None:
+            return np.full((len(share), 2), np.nan)
+        return _wilson(share, float(self.rows.sum()))
 
     @cached_property
     def standing(self) -> np.ndarray:
@@ -189,6 +194,13 @@ class Atlas:
             share = f"{100 * float(self.profiles.weights[c]):.0f} % of rows"
             lines.append(f"{self.names[c]}: {share}, {at}: {self.words(c)}")
         return "\n".join(lines)
+
+
+def _wilson(p: np.ndarray, n: np.ndarray | float) -> np.ndarray:
+    """(..., 2) Wilson's score interval of shares of n rows."""
+    middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
+    return np.stack([np.maximum(middle - half, 0.0), np.minimum(middle + half, 1.0)], axis=-1)
 
 
 def checked_names(names: Any, k: int) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, used
 from fedmixtures.engine.solution import ELSEWHERE, FitWarning, Solution
 from fedmixtures.estimators import resolve
+from fedmixtures.estimators.atlas import Atlas
 from fedmixtures.estimators.baselines import baselines
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.scoring import mixture_at
@@ -60,6 +61,7 @@ def findings_of(
         names = names[:g]
     theta = more.pop("theta", solution.theta)
     found: dict[str, Any] = {
+        "atlas": Atlas.of(solution, tuple(map(str, names))),
         "theta": theta,
         "theta_scaled": theta,
         "network": network,
@@ -113,6 +115,7 @@ def write_report(
     }
     known = solution, problem.network, method, problem.data, scores
     more = {"theta_scaled": problem.scaled(solution.theta), "how_to_hold_out": HOLD_OUT}
+    more |= {"atlas": model.atlas_}
     notes = tuple(taken.told(names))
     if problem.data.categories:
         notes = (*notes, categories_note(model))
