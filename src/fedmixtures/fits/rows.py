@@ -18,6 +18,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.fits.batches import ALL, Entries
 from fedmixtures.fits.em import Fit, densities, fitted, m_step_of_batch, seeded
+from fedmixtures.fits.held_out import HeldOut
 from fedmixtures.fits.tiles import TileTable
 from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.kernels.arrays import Segments, Tree, at, in_order_of, jit_on_gpu, placed, xp
@@ -68,8 +69,10 @@ class FoldedRows:
         self.capped = k < n_components
         self.present = np.arange(int(n_components.max()))[None] < k[:, None]
         fold, self.n_folds = self._folds(data, n_folds)
-        n_points = self.present.shape[1] * (2 * data.n_features + 1)
+        self.n_continuous = data.n_continuous
+        n_points = self.present.shape[1] * (2 * data.n_continuous + 1)
         self.table = TileTable(data, fold, n_points, n_mixtures, dtype)
+        self.held_out = partial(HeldOut, data, fold, self.n_folds, self.table, dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
         self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
 
@@ -168,6 +171,11 @@ class FoldedRows:
         more = {"covariance_type": self.covariance_type, **more}
         return fitted(self.table.tiles, entries, theta, nu, self.reg_covar, n_steps, **more)
 
+    def step_by_points(self, entries: Entries, theta: Mixture, nu: Any, **more: Any) -> Mixture:
+        """One step of EM from `theta` on points alone, beside pseudo-data."""
+        given = self.table.of_points_alone, entries, theta, nu, self.reg_covar, 1
+        return fitted(*given, sums=False, covariance_type=self.covariance_type, **more).theta
+
     def m_step(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
         """The M-step of sums that stand for rows of all nodes."""
         with precision(self.dtype):
@@ -175,7 +183,7 @@ class FoldedRows:
 
     def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: Array) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""
-        start = seeded(self.table.tiles, entries, keys, present)
+        start = seeded(self.table.tiles, entries, keys, present, self.n_continuous)
         return self.fit(entries, start, nu, n_steps, from_centres=True)
 
     def densities(self, entries: Entries, theta: Mixture) -> Any:
@@ -318,4 +326,5 @@ def _counted(data: NodeData) -> NodeData:
     counts = np.add.reduceat(kept, data.offsets[:-1], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     rows, weights = data.rows[kept], data.row_weights[kept]
-    return NodeData(data.labels, rows, weights, offsets, data.source_index[kept])
+    source, kinds = data.source_index[kept], data.categories
+    return NodeData(data.labels, rows, weights, offsets, source, categories=kinds)

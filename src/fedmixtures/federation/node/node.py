@@ -22,8 +22,9 @@ from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Runs, Sums
 from fedmixtures.federation.node.gate import GateRefusal, Support
 from fedmixtures.federation.node.job_program import (
-    coupling_of,
-    decoded,
+    gaps_refused,
+    method_of,
+    name_in,
     partners_of,
     program_of,
 )
@@ -36,15 +37,29 @@ from fedmixtures.federation.node.session import Refused, Session
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import LocalLog
 from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, is_count
-from fedmixtures.federation.wire.message import ModelRefused
+from fedmixtures.federation.wire.message import (
+    IntegerMessage,
+    MaskedShare,
+    ModelMessage,
+    ModelRefused,
+    PrivateModelMessage,
+    Silence,
+)
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
 from fedmixtures.kernels.compiling import compilation_cache
-from fedmixtures.methods.base import Method
 from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.arithmetic import double
 
 MAX_SESSIONS = 2
+STEPS = {
+    ModelMessage: "models",
+    PrivateModelMessage: "models",
+    Silence: "models",  # nobody is told which of the two it is
+    IntegerMessage: "network",
+    MaskedShare: "sums",
+}
+"""What a site is at, for whoever watches: what its last messages are of."""
 AnySession = Session | ProtocolSession
 EXPECTED = (
     FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent, NotOnRoster, SumRefused
@@ -127,7 +142,7 @@ class Node:
         job = signed.job
         self._verify(signed)
         program = program_of(job)
-        self.config.permit(job, coupling_of(program))
+        self.config.permit(job, name_in(job))
         for site in partners_of(program, job, self.name):
             self.roster.sealing_key(site, "site")
         if job.privacy is not None and find_spec("dp_accounting") is None:
@@ -142,7 +157,8 @@ class Node:
         self.log.write("hello", job=job.key, name=job.name, signer=signed.signer,
                        rounds=session.available()[-1])  # fmt: skip
         gone = session.gone if isinstance(session, ProtocolSession) else []
-        return self._reply("hello", session, rounds=session.available(), gone=gone)
+        left = list(self.releases.left())
+        return self._reply("hello", session, rounds=session.available(), gone=gone, left=left)
 
     def _verify(self, signed: SignedJob) -> None:
         """Only a researcher whom this site has pinned can have it work."""
@@ -173,12 +189,9 @@ class Node:
 
     def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
         program = program_of(job)
-        needs_whole = isinstance(program, Protocol) or job.privacy is not None
-        if needs_whole and np.isnan(self.support.rows).any():
-            raise JobRefused(
-                f"site {self.name!r} has rows with missing cells, and between sites these are "
-                "fitted by GTVMin without differential privacy alone: fill them, or leave them out"
-            )
+        why = gaps_refused(program, job)
+        if why and np.isnan(self.support.rows).any():
+            raise JobRefused(f"site {self.name!r} has {why}")
         if isinstance(program, Protocol):
             gate = self.config.gate
             session = ProtocolSession(job, self.name, self.support, folder, program, gate)
@@ -306,9 +319,9 @@ class Node:
         """Write the site's whole model of a job to its own disk, where it stays."""
         if session.outcome is None:  # it has left before there was anything
             return
-        method = decoded(session.job.method, Method, "method")
+        told = what_left(self.config, session.job)
         try:
-            folder = keep(self.config, session, method, what_left(self.config, session.job))
+            folder = keep(self.config, session, method_of(session.job), told)
         except OSError as error:  # a full disk is no reason to let the others wait
             self.log.write("not kept", job=session.job.key, reason=str(error))
         else:
@@ -328,7 +341,9 @@ class Node:
             event = new[destination].in_words() if new else {"again": True}
             about = {"job": session.job.key, "round": session.round, "to": destination}
             self.log.write("sent", **about, bytes=len(box), **event)
-        return self._reply(kind, session, boxes=listed, segments=boxes, **entries)
+        kinds = [type(release.message) for release in new.values()]
+        step = STEPS.get(kinds[0], "others") if kinds else ""
+        return self._reply(kind, session, boxes=listed, segments=boxes, step=step, **entries)
 
     def _reply(
         self,

@@ -152,7 +152,9 @@ class ProtocolSession:
         )
         sums = Summing(self.site, self.gate, self.feasible.covariance_type)
         sums.name = self.sum_name
-        self.requests = Requests(self.site, job.sites, edges, home, self.feasible, sums)
+        self.requests = Requests(
+            self.site, job.sites, edges, home, self.feasible, sums, self.given.sends
+        )
         self.requests.nonce = self.store.nonce()
         self.generator = self.requests.carried(self.given.run(block))
         self.round, self.outcome = 0, None
