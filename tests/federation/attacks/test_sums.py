@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -58,6 +59,7 @@ def statistics(theta: Mixture, x: np.ndarray, weights=1.0) -> Statistics:
 class Asks(Protocol):
     """Sums of statistics under mixtures of the asker's choice, with some steps of EM from each."""
 
+    sends: ClassVar = (Sum,)
     thetas: tuple
     more: int = 0
 
@@ -167,6 +169,7 @@ def start(k: int, rng) -> Mixture:
 class Parts(Protocol):
     """Sums over some of the sites, then one over all."""
 
+    sends: ClassVar = (Connect, Sum)
     together: tuple
     times: int = 1
 
