@@ -142,6 +142,20 @@ class Mixture(eqx.Module):
             return np.asarray(jax.jit(function)(self.to_numpy(), rows))
 
 
+def merged(theta: Mixture, cluster: np.ndarray) -> Mixture:
+    """(..., clusters, ...) one Gaussian with the moments of all components (..., k) of a number."""
+    weights, means, covariances = theta.parts
+    part = (cluster[..., None] == np.arange(int(cluster.max()) + 1)) * weights[..., None]
+    total = part.sum(-2)
+    part = part / np.where(total > 0, total, 1.0)[..., None, :]
+    centre = np.einsum("...kc,...kd->...cd", part, means)
+    off = means[..., :, None, :] - centre[..., None, :, :]
+    spread = np.einsum("...kc,...kde->...cde", part, covariances)
+    spread = spread + np.einsum("...kc,...kcd,...kce->...cde", part, off, off)
+    there = (total > 0)[..., None, None]
+    return Mixture(total, centre, np.where(there, spread, np.eye(theta.n_features)))
+
+
 def matching_costs(a: Mixture, b: Mixture) -> np.ndarray:
     """Squared distances (..., k, k) of components; absent ones are as far as can be from others."""
     flat = lambda m: np.concatenate(

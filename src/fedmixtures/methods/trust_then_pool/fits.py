@@ -141,6 +141,11 @@ def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
     return of_batches(_densities, tiles, entries, (theta,), by_entry=True)
 
 
+def overlaps(tiles: Tiles, entries: Entries, theta: Mixture, fold: Array) -> Any:
+    """(fits, k, k) sums of the products of memberships, over the rows of `fold` (fits,) alone."""
+    return of_batches(_overlaps, tiles, entries, (theta, fold))
+
+
 def batch_m_step(
     theta: Mixture, s: Statistics, nu: float | Array, reg_covar: float, covariance_type: str
 ) -> Mixture:
@@ -264,6 +269,18 @@ def _densities(tiles: Tiles, work: Work, theta: Mixture) -> Array:
         return tile_log_density(theta, x, work.owner)
     at = jax.tree.map(lambda part: part[work.owner], theta)
     return jax.nn.logsumexp(log_joints(at, IncompleteRows(x, observed[work.tile])), axis=-1)
+
+
+@quick
+def _overlaps(tiles: Tiles, work: Work, theta: Mixture, fold: Array) -> Array:
+    x, observed = tiles.x[work.tile], tiles.observed
+    at = jax.tree.map(lambda part: part[work.owner], theta)
+    rows = x if observed is None else IncompleteRows(x, observed[work.tile])
+    here = tiles.fold[work.tile] == fold[work.owner][:, None]
+    count = jnp.where(here, tiles.count[work.tile] * work.scale[:, None], 0.0)
+    member = jnp.where(count[..., None] > 0, jax.nn.softmax(log_joints(at, rows), axis=-1), 0.0)
+    by_entry = jnp.einsum("erk,erl,er->ekl", member, member, count)
+    return owner_sums(work.owner, len(fold), work.doublings)(by_entry)
 
 
 @quick

@@ -23,6 +23,7 @@ from fedmixtures.methods.trust_then_pool.fits import (
     batch_m_step,
     densities,
     fitted,
+    overlaps,
     seeded,
 )
 from fedmixtures.methods.trust_then_pool.tiles import TileTable
@@ -276,6 +277,11 @@ class Nodes:
         """By row: ln p under the model (folds x nodes, one after the other) without its fold."""
         found = self.densities(self.all_rows(self.n_folds), folds)
         return _of_own_fold(found, self.fold, self.count)
+
+    def overlaps(self, folds: Mixture) -> Any:
+        """(folds x nodes, k, k) sums of products of memberships of the rows each has not seen."""
+        fold = np.repeat(np.arange(self.n_folds, dtype=self.fold.dtype), self.n)
+        return overlaps(self.table.tiles, self.all_rows(self.n_folds), folds, fold)
 
     def halves(self, theta: Mixture) -> tuple[Mixture, Mixture]:
         """Of mixtures of `all_and_folds`: those of all rows, and those of the folds."""

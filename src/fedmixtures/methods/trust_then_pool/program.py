@@ -7,11 +7,12 @@
 | 2 release | own mixture and number of rows | one message to neighbours |
 | 3 everyone | EM of all rows of the connected network | sums |
 | 4 personal | everyone's mixture moved to own rows | |
-| 5 listen | whose release helps with own held-out rows | a bit and labels to each neighbour |
-| 6 group | EM of all rows of a community that listens both ways | sums |
-| 7 near | own rows with the releases of those listened to | |
-| 8 weigh | how much each level counts | sums of a few numbers |
-| 9 clusters | read from the level that counts most | |
+| 5 join | where clusters are wanted: which components are one | a sum, k x k |
+| 6 listen | whose release helps with own held-out rows | a bit and labels to each neighbour |
+| 7 group | EM of all rows of a community that listens both ways | sums |
+| 8 near | own rows with the releases of those listened to | |
+| 9 weigh | how much each level counts | sums of a few numbers |
+| 10 clusters | read from the level that counts most, or joined of the personal one | |
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import pick, stacked, xp
-from fedmixtures.methods.base import Diagnostics, Levels, Outcome, warn_of_retired
+from fedmixtures.methods.base import Diagnostics, Joined, Levels, Outcome, warn_of_retired
 from fedmixtures.methods.protocol import (
     Block,
     Broadcast,
@@ -36,6 +37,7 @@ from fedmixtures.methods.protocol import (
     Protocol,
     Request,
 )
+from fedmixtures.methods.trust_then_pool.join import joined, overlaps
 from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units
 from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
@@ -87,6 +89,10 @@ class TrustThenPool(Protocol):
         Which densities are weighed.
     smallest_group
         Groups of fewer nodes pool nothing.
+    n_clusters
+        None: every component of the level that counts most at a node is a cluster. A number, or
+        ``"auto"``: components of the personal level, which are the same at all nodes, are joined
+        into so many clusters, or as far as rows that the fit has not seen cannot tell them apart.
     caution, level, prior_odds, agree_rounds
         Of an earlier form; without effect.
     """
@@ -104,6 +110,7 @@ class TrustThenPool(Protocol):
     pool_steps: tuple[int, int, int] = (6, 10, 6)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
+    n_clusters: int | str | None = None
     caution: float | None = None
     level: float | None = None
     prior_odds: float | None = None
@@ -123,6 +130,11 @@ class TrustThenPool(Protocol):
             raise ValueError(f"`pool_steps` is {steps!r}. Give three whole numbers of steps.")
         if not self.levels or not set(self.levels) <= set(LEVELS):
             raise ValueError(f"`levels` is {self.levels!r}. Give some of {', '.join(LEVELS)}.")
+        if self.n_clusters is not None:
+            if self.n_clusters != "auto":
+                _checks.whole("n_clusters", self.n_clusters)
+            if "personal" not in self.levels:
+                raise ValueError("`n_clusters` joins components of the level personal: add it.")
         warn_of_retired(self, *RETIRED)
 
     @property
@@ -148,7 +160,17 @@ class TrustThenPool(Protocol):
         everyone, sums, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
         held = self.held_by, network.label
         personal = yield from personal_level(nodes, own, folds, sums, full, *held)
+        joining = None
+        if self.n_clusters is not None:
+            alike = overlaps(nodes, personal.folds)
+            total = yield Sum(alike, network.label)
+            joining = joined(alike, total, network.label, self.n_clusters)
+            del alike, total
 
+        if not {"near", "group"} & set(self.levels):  # nobody needs to know whom to listen to
+            found = own, own, personal.level, own, everyone
+            ended = self._ended(nodes, units, found, network, np.True_, joining)
+            return replace((yield from ended), nodes={"nu": np.asarray(personal.nu)})
         gain = gains(nodes, own, folds, personal, received, nu)
         listens = gain.mean > 0
         returned = yield PerNeighbour(listens)
@@ -165,15 +187,28 @@ class TrustThenPool(Protocol):
         group = group.where(nodes, same, everyone)
 
         found = own, near, personal, group, everyone
-        density = self._judged(nodes, found, groups.size == 1, network.size > 1)
-        weight = yield from weights(nodes, density, network.label)
+        ended = self._ended(nodes, units, found, network, groups.size == 1, joining)
         edges = {name: np.asarray(of) for name, of in told.items()}
         edges["cut"] = edges["cut"] & ~edges["trusted"]
         return replace(
-            self._weighed(nodes, units, found, density, weight),
+            (yield from ended),
             nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(strength)},
             edges=edges,
         )
+
+    def _ended(
+        self,
+        nodes: Nodes,
+        units: Units,
+        found: tuple[Level, ...],
+        network: Groups,
+        alone: np.ndarray | np.bool_,
+        joining: Joined | None,
+    ) -> Generator[Request, Any, Outcome]:
+        """Steps 9 and 10."""
+        density = self._judged(nodes, found, alone, network.size > 1)
+        weight = yield from weights(nodes, density, network.label)
+        return self._weighed(nodes, units, found, density, weight, joining)
 
     def join(
         self, block: Block, levels: Levels, rows: np.ndarray, diagnostics: Diagnostics
@@ -213,11 +248,14 @@ class TrustThenPool(Protocol):
         found: tuple[Level, ...],
         density: list[Array],
         weight: Array,
+        joining: Joined | None = None,
     ) -> Outcome:
-        """Step 9, and all levels in the user's units."""
+        """Step 10, and all levels in the user's units."""
         levels = [found[LEVELS.index(name)] for name in self.levels]
         weight = np.asarray(weight)
         clusters = first_greatest(weight)
+        if self.n_clusters is not None:
+            clusters = np.full(nodes.n, self.levels.index("personal"))
         told = evidence(nodes, density)
         weighed = Levels(
             self.levels,
@@ -228,7 +266,8 @@ class TrustThenPool(Protocol):
             prequential(nodes, told),
         )
         to_cluster = pick(xp.asarray(clusters), [one.clusters for one in levels])
-        return Outcome(units.users(to_cluster), _message(nodes), levels=weighed)
+        theta = units.users(to_cluster)
+        return Outcome(theta, _message(nodes), levels=weighed, joined=joining)
 
     def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
         """The groups as far as they pool: members of smaller ones, and others, are each alone."""
