@@ -59,7 +59,9 @@ def fits() -> dict[str, dict[str, Any]]:
 def fitted(n_features: int = 2, graph: Any = "full", **settings: Any) -> dict[str, np.ndarray]:
     """The numbers of one fit of six nodes in two blocks, 30 rows each."""
     data = shifted_blocks(2, 3, n_components=3, n_features=n_features, n_train=30, seed=7)
-    model = fm.NetworkGaussianMixture(3, graph=graph, random_state=11, **settings)
+    model = fm.NetworkGaussianMixture(
+        3, graph=graph, random_state=11, transforms="none", **settings
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(data.X, nodes=data.nodes)

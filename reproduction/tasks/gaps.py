@@ -155,6 +155,7 @@ def _fitted(settings: dict[str, Any], X: np.ndarray, nodes: np.ndarray, seed: in
         graph=graph,
         method=with_options(METHODS[settings["method"]](), settings["options"]),
         random_state=seed,
+        transforms="none",
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)

@@ -70,7 +70,8 @@ def _model(settings: dict[str, Any], rows: Split, seed: int) -> NetworkGaussianM
     if alphas:
         found = select_alpha(rows.X, rows.nodes, method=method, alphas=alphas, **shared)
         method = replace(method, alpha=found.alpha)
-    return NetworkGaussianMixture(**shared, method=method, **used(method, dtype=settings["dtype"]))
+    how = used(method, dtype=settings["dtype"])
+    return NetworkGaussianMixture(**shared, method=method, transforms="none", **how)
 
 
 def scores(model: Any, rows: Split, log_unit: float = 0.0) -> Numbers:

@@ -17,6 +17,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._ties import in_order
 from fedmixtures._types import Label
+from fedmixtures.data.transform import Transform
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators.names import bhattacharyya, profiles
 from fedmixtures.mixture.mixture import Mixture
@@ -49,6 +50,9 @@ class Atlas:
     features: tuple[str, ...]
     names: tuple[str, ...]
     """Of the clusters, as the user has set them; else their numbers."""
+    transform: Transform
+    """How columns were taken. Centres, spreads, overlap and drift are in units of the fit; `table`
+    is in the user's: medians and half the width of the middle 68 % of transformed columns."""
 
     @classmethod
     def of(
@@ -56,6 +60,7 @@ class Atlas:
         solution: Solution,
         features: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
+        transform: Transform | None = None,
     ) -> Atlas:
         """The atlas of a solution whose clusters have one numbering."""
         theta = solution.theta
@@ -68,6 +73,7 @@ class Atlas:
             solution.rows,
             tuple(features) if features is not None else tuple(f"x{i}" for i in range(d)),
             tuple(names) if names is not None else tuple(str(c) for c in range(k)),
+            Transform.none(d) if transform is None else transform,
         )
 
     @property
@@ -135,6 +141,8 @@ class Atlas:
         """A line for each cluster: name, share, words, nodes; then mean and spread by feature."""
         import pandas as pd
 
+        shown = self.transform.users(self.profiles)
+        spreads = np.sqrt(np.diagonal(shown.covariances, axis1=1, axis2=2))
         lines: dict[Any, dict[str, Any]] = {}
         for c in np.flatnonzero(np.asarray(self.profiles.weights) > 0).tolist():
             line = {
@@ -144,8 +152,8 @@ class Atlas:
                 "nodes": len(self.nodes_of(c)),
             }
             for i, feature in enumerate(self.features):
-                line[feature] = float(self.profiles.means[c, i])
-                line[f"{feature} (sd)"] = float(self.spreads[c, i])
+                line[feature] = float(shown.means[c, i])
+                line[f"{feature} (sd)"] = float(spreads[c, i])
             lines[c] = line
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis("cluster")
 

@@ -15,6 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.transform import (
+    Transform,
+    TransformedMixture,
+    choose,
+    in_units_of_fit,
+    to_fit,
+)
 from fedmixtures.engine.options import ROUNDS, refuse_idle, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import Solution
@@ -53,6 +60,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         As in scikit-learn: a matrix for each component, one for all of them, variances of features
         alone, one variance for each component. With few rows or many features the fewer numbers
         are the better fit. `covariances_` are full matrices in any case.
+    transforms : "auto", "none", mapping or None
+        Whether skewed columns are fitted by their logarithm or a power: what describes each column
+        best, always reversible. ``"auto"`` finds out, ``"none"`` takes all as they are, a mapping
+        says ``"log"``, ``"none"`` or ``"auto"`` for some columns by name (others are found out).
+        None is "auto" for the default method and "none" for others. All that is asked and answered
+        stays in the units of the rows.
     n_rounds : int or None
         Exchanges of methods in rounds: couplings, ``"fedkmeans"``, ``"fedgrem"``,
         ``"consensus-em"``, ``"fedem"``, ``"ifca"``. None is 40. The default and other methods know
@@ -97,7 +110,11 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     nodes_ : ndarray
         Node labels, in the order of stacked attributes.
     weights_, means_, covariances_ : ndarray
-        Parameters; stacked with a leading node axis if `nodes` were given.
+        Parameters; stacked with a leading node axis if `nodes` were given. Of transformed columns
+        medians, and half the width of the middle 68 % for a standard deviation.
+    transform_ : Transform
+        How each column is taken (`columns`), values that many rows have (`atoms`), and what each
+        transform gained for every row, in nats (`gains`).
     history_ : History
         Objective, fit and pull by round; entry 0 is the start.
     status_ : str
@@ -121,7 +138,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     trust_ : Trust or None
         Who trusts whom and which groups there are, where the diagnostics tell of that.
     solution_ : Solution
-        All of this as `fedmixtures.solve` returns it.
+        All of this as `fedmixtures.solve` returns it, its mixtures in units of the fit: those of
+        ``transform_.apply(X)``. Log-densities are in the units of the rows.
     shards_ : Shards or None
         How the nodes were spread over devices: edges cut, models that cross in a round.
     labelled_ : bool
@@ -137,6 +155,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         graph: Any = None,
         method: Any = "trust",
         covariance_type: str = "full",
+        transforms: Any = None,
         n_rounds: int | None = None,
         init: Any = "kmeans",
         random_state: Any = None,
@@ -154,6 +173,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.graph = graph
         self.method = method
         self.covariance_type = covariance_type
+        self.transforms = transforms
         self.n_rounds = n_rounds
         self.init = init
         self.random_state = random_state
@@ -210,14 +230,18 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.node_column_ = nodes if isinstance(nodes, str) else None
         data = NodeData.from_rows(X, labels, sample_weight)
         warn_of_columns(data, getattr(self, "feature_names_in_", None))
+        transform = self._chosen_transform(data)
+        data, volume = to_fit(data, transform, settings["seed"]), transform.volume(data)
         problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
-        init = resolve.resolve_start(self.init)
+        init = in_units_of_fit(resolve.resolve_start(self.init), transform)
         missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
         printer.say(
             f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
             f"edges, by {type(problem.method).__name__}"
         )
+        for line in transform.told(self._features()):
+            printer.say(line)
         solution = problem.solve(
             init,
             watch=partial(self._watch, printer),
@@ -225,15 +249,43 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             **settings,
         )
         printer.ended(solution)
+        solution = solution.changed(lambda theta: theta, volume)
         kept = None if like is None else profiles(like.solution_.theta, like.solution_.share)
+        if like is not None and kept is not None and like.transform_ != transform:
+            kept = transform.of_users(like.transform_.users(kept))
         solution = aligned(solution, problem.network, kept)
         names = getattr(like, "cluster_names_", None)
-        self.adopt(solution, problem.network, labelled=labels is not None)
+        self.adopt(solution, problem.network, labelled=labels is not None, transform=transform)
         if names is not None and len(names) == solution.theta.n_components:
             self.cluster_names_ = names
         elif hasattr(self, "cluster_names_"):
             del self.cluster_names_
         return self
+
+    def _chosen_transform(self, data: NodeData) -> Transform:
+        """How columns are taken: as was asked, or found out."""
+        wanted = self.transforms
+        if wanted is None:
+            wanted = "auto" if self.resolved_method().transforms_columns else "none"
+        if not isinstance(wanted, Mapping):
+            _checks.one_of("transforms", wanted, ("auto", "none"))
+            return Transform.none(data.n_features) if wanted == "none" else choose(data)
+        features = self._features()
+        unknown_ = [name for name in wanted if str(name) not in features]
+        if unknown_:
+            raise ValueError(
+                f"`transforms` names {_checks.listed(unknown_)}, but the columns are "
+                f"{_checks.listed(features, 12)}."
+            )
+        for name, kind in wanted.items():
+            _checks.one_of(f"transforms[{name!r}]", kind, ("auto", "none", "log"))
+        return choose(data, {features.index(str(name)): kind for name, kind in wanted.items()})
+
+    def _features(self) -> tuple[str, ...]:
+        """Names of the columns, or x0, x1, ..."""
+        names = getattr(self, "feature_names_in_", None)
+        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names
+        return tuple(map(str, names))
 
     def _settings(self, resume: str | Path | None) -> dict[str, Any]:
         """How to run, as `solve` takes it; what the method has no use for is refused."""
@@ -278,6 +330,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         *,
         labelled: bool = True,
         feature_names: Sequence[str] | None = None,
+        transform: Transform | None = None,
     ):
         """Take over a solution made elsewhere: by `solve`, from a file, between silos.
 
@@ -291,16 +344,22 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             Whether rows come with node labels; without, the solution must have a single node.
         feature_names
             Names of the columns, if they have any.
+        transform
+            How columns were taken; None: as they are.
         """
+        d = solution.theta.n_features
+        self.transform_ = taken = Transform.none(d) if transform is None else transform
         if feature_names is not None:
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         self.solution_, self.network_, self.labelled_ = solution, network, labelled
         self.nodes_ = _label_array(solution.labels)
-        self.n_features_in_ = solution.theta.n_features
+        self.n_features_in_ = d
         each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
+        if not taken.is_identity:
+            each = (TransformedMixture(mixture, taken) for mixture in each)
         self.mixtures_ = dict(zip(solution.labels, each, strict=True))
         shown = solution.theta if labelled else solution.theta.at(0)
-        self.weights_, self.means_, self.covariances_ = shown.parts
+        self.weights_, self.means_, self.covariances_ = taken.users(shown).parts
         self.history_, self.status_ = solution.history, str(solution.status)
         self.converged_, self.n_iter_ = solution.converged, solution.n_rounds
         self.lower_bounds_ = (-solution.history.objective).tolist()
@@ -341,8 +400,13 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         data = dataclasses.replace(own, labels=(label,))
         seed = resolve.resolve_seed(self.random_state)
         known = self.solution_, self.network_, self.resolved_method()
-        solution, network = joined(*known, data, seed, self.dtype)
-        return self.adopt(named_newcomer(solution, label), network, labelled=True)
+        inside = to_fit(data, self.transform_, seed)
+        solution, network = joined(*known, inside, seed, self.dtype)
+        volume = np.append(np.zeros(len(known[0].labels)), self.transform_.volume(data))
+        in_users = solution.changed(lambda theta: theta, volume)
+        solution = dataclasses.replace(in_users, history=solution.history)
+        solution = named_newcomer(solution, label)
+        return self.adopt(solution, network, labelled=True, transform=self.transform_)
 
     @property
     def atlas_(self) -> Atlas:
@@ -352,9 +416,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         `name_clusters` has set.
         """
         check_is_fitted(self)
-        features = getattr(self, "feature_names_in_", None)
-        features = None if features is None else tuple(map(str, features))
-        return Atlas.of(self.solution_, features, getattr(self, "cluster_names_", None))
+        names = getattr(self, "cluster_names_", None)
+        return Atlas.of(self.solution_, self._features(), names, self.transform_)
 
     def name_clusters(self, names: Sequence[str]):
         """Call the clusters by names, one for each number; saved with the model."""
@@ -375,7 +438,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """
         check_is_fitted(self)
         solution = aligned(self.solution_, self.network_)
-        return self.adopt(solution, self.network_, labelled=self.labelled_)
+        kept = {"labelled": self.labelled_, "transform": self.transform_}
+        return self.adopt(solution, self.network_, **kept)
 
     def report(
         self,
@@ -438,7 +502,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         names = getattr(self, "feature_names_in_", None)
         called = getattr(self, "cluster_names_", None)
         return save(
-            path, *known, labelled=self.labelled_, feature_names=names, cluster_names=called
+            path,
+            *known,
+            labelled=self.labelled_,
+            feature_names=names,
+            cluster_names=called,
+            transform=self.transform_,
         )
 
 

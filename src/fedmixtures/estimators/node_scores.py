@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +13,18 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.transform import Transform
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.columns import check_finite, refuse_dates, split_nodes, text_column
 from fedmixtures.estimators.scoring import (
     DENSITY,
     assigned,
-    log_densities,
     log_joints,
     mixture_at,
     node_places,
     probabilities,
+    user_densities,
 )
 from fedmixtures.estimators.sklearn_api import to_sklearn
 from fedmixtures.estimators.solutions import newcomer_density, warn_of_newcomers
@@ -40,6 +42,7 @@ class NodeScores:
     random_state: Any
     solution_: Solution
     labelled_: bool
+    transform_: Transform
 
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
         """Validated rows and their labels (None if there are none)."""
@@ -67,6 +70,11 @@ class NodeScores:
         return resolve.resolve_method(self.method, self.covariance_type)
 
     def _grouped(self, X: Any, nodes: Any) -> NodeData:
+        """Rows to be scored, by node, in units of the fit."""
+        data = self._as_given(X, nodes)
+        return dataclasses.replace(data, rows=self.transform_.apply(data.rows))
+
+    def _as_given(self, X: Any, nodes: Any) -> NodeData:
         """Rows to be scored, by node; a warning of nodes that were not fitted."""
         check_is_fitted(self)
         X, labels = self._read(X, nodes, reset=False)
@@ -85,8 +93,8 @@ class NodeScores:
 
         A node that was not fitted is taken as everyone, with a warning.
         """
-        data = self._grouped(X, nodes)
-        return log_densities(self.solution_, data)
+        data = self._as_given(X, nodes)
+        return user_densities(self.solution_, self.transform_, data)
 
     def score(self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density over rows."""
@@ -119,7 +127,7 @@ class NodeScores:
             x, component = density.sample(n_samples, node_seed(seed, label))
             if solution.levels is not None:
                 component = first_greatest(mixture_at(solution, label).responsibilities(x))
-            rows.append(x)
+            rows.append(self.transform_.invert(x))
             components.append(component)
         return np.concatenate(rows), np.concatenate(components)
 
@@ -133,7 +141,8 @@ class NodeScores:
         X, nodes
             As for `score_samples`.
         n_draws : int or None
-            None: expectations given the other cells of the row. A number: so many draws, which
+            None: expectations given the other cells of the row (of transformed columns taken in
+            units of the fit, so that they are more like medians). A number: so many draws, which
             keep the spread and the dependence that expectations lose.
         random_state
             Seeds the draws; None is the estimator's.
@@ -145,7 +154,8 @@ class NodeScores:
         """
         if n_draws is not None:
             _checks.whole("n_draws", n_draws)
-        data, solution = self._grouped(X, nodes), self.solution_
+        given, solution, taken = self._as_given(X, nodes), self.solution_, self.transform_
+        data = dataclasses.replace(given, rows=taken.apply(given.rows))
         seed = resolve.resolve_seed(self.random_state if random_state is None else random_state)
         shape = data.rows.shape if n_draws is None else (n_draws, *data.rows.shape)
         filled = np.empty(shape)
@@ -158,8 +168,8 @@ class NodeScores:
             else:
                 rng = np.random.default_rng(node_seed(seed, label))
                 found = conditional_draws(density, rows, n_draws, rng)
-            here = data.source_index[data.offsets[i] : data.offsets[i + 1]]
-            filled[..., here, :] = found
+            here, (known, _) = data.source_index[data.offsets[i] : data.offsets[i + 1]], given.of(i)
+            filled[..., here, :] = np.where(np.isnan(known), taken.invert(found), known)
         return filled
 
     def bic(self, X: Any, nodes: Any = None) -> float:
@@ -172,18 +182,22 @@ class NodeScores:
 
     def _criterion(self, X: Any, nodes: Any, price: Callable[[np.ndarray], Any]) -> float:
         """Of the clusters: a density of several levels has no number of parameters of its own."""
-        data = self._grouped(X, nodes)
+        given = self._as_given(X, nodes)
+        data = dataclasses.replace(given, rows=self.transform_.apply(given.rows))
         k = (self.solution_.theta.weights[node_places(self.solution_, data)] > 0).sum(1)
         d = data.n_features
         free = n_parameters(self.resolved_method().covariance_type, k, d)
         joint = log_joints(self.solution_, data)
-        fit = np.logaddexp.reduce(joint, axis=1).sum()
+        fit = (
+            np.logaddexp.reduce(joint, axis=1).sum() + self.transform_.log_slopes(given.rows).sum()
+        )
         return float(-2 * fit + (free * price(data.counts)).sum())
 
     def node(self, label: Label, level: str | None = None):
         """One node's mixture as a fitted scikit-learn `GaussianMixture` of the covariance type.
 
-        (Of full covariances where levels of several tied ones are joined.)
+        (Of full covariances where levels of several tied ones are joined.) Where columns are
+        transformed, it is one of ``transform_.apply(X)``.
 
         Parameters
         ----------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmixtures.data.transform import Column, Transform
 from fedmixtures.engine.options import in_rounds
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
@@ -46,6 +47,7 @@ def save(
     labelled: bool = True,
     feature_names: Any = None,
     cluster_names: Any = None,
+    transform: Transform | None = None,
 ) -> Path:
     """Write a model to `path`, or into it if it is a folder; `params` are the estimator's."""
     import fedmixtures
@@ -75,6 +77,7 @@ def save(
         "labelled": labelled,
         "feature_names": encode(feature_names),
         "cluster_names": encode(cluster_names),
+        "transform": encode(transform),
         "params": {name: encode(value) for name, value in params.items()},
         "status": str(solution.status),
         "message": solution.message,
@@ -164,7 +167,11 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         rows=arrays.get("rows"),
     )
     model.graph = network
-    model.adopt(solution, network, labelled=header["labelled"], feature_names=names)
+    taken = decode(header.get("transform"), {"Transform": Transform, "Column": Column})
+    if taken is not None and len(taken.columns) != theta.n_features:
+        raise ValueError(f"{len(taken.columns)} transforms for {theta.n_features} features")
+    known = {"labelled": header["labelled"], "feature_names": names, "transform": taken}
+    model.adopt(solution, network, **known)
     called = decode(header.get("cluster_names"), {})
     return model if called is None else model.name_clusters(called)
 

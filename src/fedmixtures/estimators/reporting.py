@@ -76,7 +76,10 @@ def write_report(
     static: bool = False,
     include_rows: bool = False,
 ) -> Path:
-    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by."""
+    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by.
+
+    Both in units of the fit.
+    """
     scores = _scores(model, data, held)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
@@ -87,8 +90,9 @@ def write_report(
         "status": model.status_,
     }
     known = model.solution_, model.network_, model.resolved_method(), data, scores
-    names = getattr(model, "feature_names_in_", None)
-    found = findings_of(*known, names, settings=settings, how_to_hold_out=HOLD_OUT)
+    taken, names = model.transform_, model._features()
+    notes, names = tuple(taken.told(names)), taken.names(names)
+    found = findings_of(*known, names, settings=settings, notes=notes, how_to_hold_out=HOLD_OUT)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
@@ -111,8 +115,11 @@ def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None
         own_densities(*known, fitted),
         pooled_densities(*known, fitted if may_pool else None),
     )
-    network = log_densities(model.solution_, held)
-    return Scores.of(model.solution_.labels, held, network, own, pooled)
+    slopes = np.empty(len(held.rows))
+    slopes[held.source_index] = model.transform_.log_slopes(model.transform_.invert(held.rows))
+    found = log_densities(model.solution_, held), own, pooled
+    in_users = (None if of_rows is None else of_rows + slopes for of_rows in found)
+    return Scores.of(model.solution_.labels, held, *in_users)
 
 
 def _rounds(model: NetworkGaussianMixture) -> int:

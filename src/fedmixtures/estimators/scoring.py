@@ -9,6 +9,7 @@ nothing else: scoring, saving and loading, `node(label, level=...)` and export w
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.transform import Transform
 from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators.solutions import newcomer_joints, unknown
@@ -41,6 +43,14 @@ def log_densities(solution: Solution, data: NodeData) -> np.ndarray:
     summed = lambda joints: lambda *of: np.logaddexp.reduce(joints(*of), axis=1)
     own = summed(_node_joints) if solution.levels is None else _weighed_densities
     return _of_all(solution, data, own, summed(newcomer_joints))
+
+
+def user_densities(solution: Solution, transform: Transform, data: NodeData) -> np.ndarray:
+    """`log_densities` of rows in the user's units, in these units."""
+    inside = dataclasses.replace(data, rows=transform.apply(data.rows))
+    slopes = np.empty(len(data.rows))
+    slopes[data.source_index] = transform.log_slopes(data.rows)
+    return log_densities(solution, inside) + slopes
 
 
 def _of_all(solution: Solution, data: NodeData, own: Callable, newcomer: Callable) -> np.ndarray:

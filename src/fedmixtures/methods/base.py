@@ -78,6 +78,8 @@ class Method(eqx.Module):
     supports_missing: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
+    transforms_columns: ClassVar[bool] = False
+    """Whether the estimator fits skewed columns transformed, unless it is told not to."""
     needs_equal_components: ClassVar[bool] = False
     """Whether all nodes must have the same number of components, being joined one by one."""
     moves_rows: ClassVar[bool] = False  # whether rows leave their nodes

@@ -99,6 +99,7 @@ class TrustThenPool(Protocol):
 
     supports_missing: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
+    transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
 
     prior: ShapePrior = ShapePrior()
