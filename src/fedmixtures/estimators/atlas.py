@@ -63,7 +63,7 @@ class Atlas:
         transform: Transform | None = None,
     ) -> Atlas:
         """The atlas of a solution whose clusters have one numbering."""
-        theta = solution.theta
+        theta = solution.clusters
         k, d = theta.n_components, theta.n_features
         return cls(
             profiles(theta, solution.share),

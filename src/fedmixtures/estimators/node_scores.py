@@ -126,7 +126,8 @@ class NodeScores:
             density = mixture_at(solution, label, DENSITY)
             x, component = density.sample(n_samples, node_seed(seed, label))
             if solution.levels is not None:
-                component = first_greatest(mixture_at(solution, label).responsibilities(x))
+                own = dataclasses.replace(NodeData.from_rows(x), labels=(label,))
+                component = assigned(log_joints(solution, own))
             rows.append(self.transform_.invert(x))
             components.append(component)
         return np.concatenate(rows), np.concatenate(components)

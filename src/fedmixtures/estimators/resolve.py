@@ -27,6 +27,7 @@ from fedmixtures.mixture.moments import column_moments
 
 SMALLEST_REG_COVAR = 1e-3
 """As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
+AUTO = "auto"
 TOL = 1e-6
 """Of `NetworkGaussianMixture` and the command line: when rounds have converged."""
 STARTS: dict[str, Callable[[], Start]] = {
@@ -99,6 +100,9 @@ def resolve_start(init: Any) -> Any:
 
 def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int]:
     """Number of components of every node."""
+    if isinstance(n_components, str):
+        _checks.one_of("n_components", n_components, (AUTO,))
+        return [1] * len(labels)  # until the number has been found
     if not isinstance(n_components, Mapping):
         _checks.whole("n_components", n_components)
         return [int(n_components)] * len(labels)
@@ -111,6 +115,31 @@ def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int
     for label in labels:
         _checks.whole(f"n_components[{label!r}]", n_components[label])
     return [int(n_components[label]) for label in labels]
+
+
+def resolve_clusters(n_clusters: Any, n_components: Any, method: Method) -> Method:
+    """The method, told how many clusters to join components into."""
+    joins = hasattr(method, "n_clusters")
+    if n_clusters is None:
+        wanted = n_components is None or isinstance(n_components, str)
+        if not (joins and wanted) or method.n_clusters is not None:
+            return method
+        return dataclasses.replace(method, n_clusters="auto")
+    if isinstance(n_clusters, str):
+        _checks.one_of("n_clusters", n_clusters, ("auto",))
+    else:
+        _checks.whole("n_clusters", n_clusters)
+    if not joins:
+        raise ValueError(
+            f"`n_clusters` is {n_clusters!r}, but {type(method).__name__} takes every component "
+            "for a cluster. Give n_components instead."
+        )
+    if isinstance(n_components, int) and n_clusters != "auto" and n_components < n_clusters:
+        raise ValueError(
+            f"`n_clusters` is {n_clusters}, but there are {n_components} components to join. "
+            "Raise n_components, or leave it out."
+        )
+    return dataclasses.replace(method, n_clusters=n_clusters)
 
 
 def resolve_graph(graph: Any, data: NodeData) -> Network:

@@ -21,7 +21,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.transform import Transform
 from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.engine.solution import Solution
-from fedmixtures.estimators.solutions import newcomer_joints, unknown
+from fedmixtures.estimators.solutions import by_cluster, newcomer_joints, unknown
 from fedmixtures.mixture.mixture import Mixture
 
 DENSITY = "density"  # the level that is all levels together, weighed
@@ -69,7 +69,13 @@ def _of_all(solution: Solution, data: NodeData, own: Callable, newcomer: Callabl
 
 
 def _node_joints(solution: Solution, data: NodeData) -> np.ndarray:
-    return log_joint_rows(solution.theta.at(node_places(solution, data)), data)
+    places = node_places(solution, data)
+    joint = log_joint_rows(solution.theta.at(places), data)
+    if solution.joined is None:
+        return joint
+    node = np.empty(len(data.rows), dtype=np.int64)
+    node[data.source_index] = places[data.node_index]
+    return by_cluster(joint, solution.joined.cluster[node], solution.n_clusters)
 
 
 def _weighed_densities(solution: Solution, data: NodeData) -> np.ndarray:

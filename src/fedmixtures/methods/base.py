@@ -249,9 +249,10 @@ class Joined:
     seen the row: zero where every row is of one cluster for sure."""
 
     def relabel(self, number: np.ndarray) -> Joined:
-        """The same with other numbers (nodes, clusters) in place of 0, 1, ..."""
-        unsure = np.zeros((len(number), int(number.max()) + 1))
-        np.put_along_axis(unsure, number, self.unsure, 1)
+        """The same with other numbers (nodes, clusters or more) in place of 0, 1, ..."""
+        unsure = np.zeros(number.shape)
+        old = self.unsure.shape[1]
+        np.put_along_axis(unsure, number[:, :old], self.unsure, 1)
         return Joined(np.take_along_axis(number, self.cluster, 1), unsure)
 
 

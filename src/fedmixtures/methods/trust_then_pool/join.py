@@ -10,13 +10,17 @@ that one total is enough, and everybody who has it finds the same clusters.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fedmixtures._ties import first_greatest
+from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import jit_on_gpu, xp
 from fedmixtures.methods.base import Joined
+from fedmixtures.methods.protocol import Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, nodes_last
 from fedmixtures.mixture.mixture import Mixture
 
@@ -26,17 +30,21 @@ LEAST = 1e-6
 """Rows below which a component has none that the fit has not seen."""
 
 
-def overlaps(nodes: Nodes, folds: Mixture) -> np.ndarray:
-    """(nodes, k, k) the sums of every node, from fits without each fold (nodes, folds, ...)."""
+def join(
+    nodes: Nodes, folds: Mixture, group: np.ndarray, n_clusters: int | str
+) -> Generator[Sum, Any, Joined]:
+    """Step 5, from the fits without each fold (nodes, folds, ...)."""
 
-    def summed(part: Nodes, _: slice, folds: Mixture) -> np.ndarray:
+    def summed(part: Nodes, _: slice, folds: Mixture) -> Any:
         return _over_folds(part.overlaps(nodes_last(folds)), part.n_folds)
 
-    return nodes.in_parts(summed, folds)
+    own = nodes.in_parts(summed, folds)
+    total = yield Sum(own, group)
+    return joined(*map(np.asarray, (own, total)), group, n_clusters)
 
 
 @partial(jit_on_gpu, static_argnums=1)
-def _over_folds(by_fit: np.ndarray, n_folds: int) -> np.ndarray:
+def _over_folds(by_fit: Array, n_folds: int) -> Any:
     """(nodes, k, k) from (folds x nodes, k, k)."""
     return xp.asarray(by_fit).reshape(n_folds, -1, *by_fit.shape[1:]).sum(0)
 

@@ -37,7 +37,7 @@ from fedmixtures.methods.protocol import (
     Protocol,
     Request,
 )
-from fedmixtures.methods.trust_then_pool.join import joined, overlaps
+from fedmixtures.methods.trust_then_pool.join import join
 from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units
 from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
@@ -163,10 +163,7 @@ class TrustThenPool(Protocol):
         personal = yield from personal_level(nodes, own, folds, sums, full, *held)
         joining = None
         if self.n_clusters is not None:
-            alike = overlaps(nodes, personal.folds)
-            total = yield Sum(alike, network.label)
-            joining = joined(alike, total, network.label, self.n_clusters)
-            del alike, total
+            joining = yield from join(nodes, personal.folds, network.label, self.n_clusters)
 
         if not {"near", "group"} & set(self.levels):  # nobody needs to know whom to listen to
             found = own, own, personal.level, own, everyone
