@@ -113,7 +113,7 @@ def _numbered(
     cluster: np.ndarray, there: np.ndarray, mass: np.ndarray
 ) -> np.ndarray:
     """Clusters by their mass; a component that no row speaks for goes with the largest."""
-    order = np.argsort(-np.round(mass / mass.max(1, keepdims=True), 9), axis=1, kind="stable")
+    order = np.argsort(-np.round(mass / np.maximum(mass.max(1, keepdims=True), LEAST), 9), axis=1, kind="stable")
     place = np.argsort(order, axis=1)
     number = np.take_along_axis(place, cluster, 1)
     return np.where(np.take_along_axis(there, cluster, 1), number, 0)
