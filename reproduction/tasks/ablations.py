@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
-from fedmixtures.methods.trust_then_pool import listen, weigh
+from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.program import LEVELS
 
 
@@ -25,13 +25,13 @@ PARTS: dict[str, dict[str, Any]] = {
     "one start": {"n_starts": 1},
 }
 """What is taken out, by name: options of `TrustThenPool` that take it out."""
-CONSTANTS: dict[str, tuple[Any, str, Any]] = {
-    "groups are all that is connected": (listen, "VOTE_ROUNDS", 0),
-    "weights by own rows alone": (weigh, "SHRINK", 0.0),
+CONSTANTS: dict[str, tuple[str, Any]] = {
+    "groups are all that is connected": ("vote_rounds", 0),
+    "weights by own rows alone": ("shrink", 0.0),
 }
-"""What no option takes out: a module, its constant and the value that does."""
+"""What no option takes out: a constant and the value that does."""
 
 
 def without(part: str | None) -> AbstractContextManager:
     """While it lasts, the constants of the method are those without this part."""
-    return patch.object(*CONSTANTS[part]) if part in CONSTANTS else nullcontext()
+    return patch.object(C, *CONSTANTS[part]) if part in CONSTANTS else nullcontext()

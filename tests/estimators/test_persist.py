@@ -1,7 +1,6 @@
 """Model files that somebody else wrote: one clear error, whatever they hold."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import fedmixtures
-from fedmixtures.data import shifted_blocks
 
 
 def rewritten(path, change):
@@ -77,14 +75,3 @@ def test_what_is_saved_comes_back(case, fitted, tmp_path):
     assert model.converged_ == fitted.converged_
     assert model.traffic_ == fitted.traffic_
     assert model.tol == fitted.tol
-
-
-def test_models_of_the_first_format_still_load():
-    """Written by the last commit that had it: Trust-then-Pool in its earlier form."""
-    scenario = shifted_blocks(n_blocks=2, nodes_per_block=3, n_components=2, n_train=40, seed=3)
-    path = Path(__file__).with_name("models") / "trust-format-1.safetensors"
-    model = fedmixtures.load(path)
-    score = model.score(scenario.X, nodes=scenario.nodes)
-    assert score == pytest.approx(-3.5041957143172997, abs=1e-9)
-    assert model.levels_ is None
-    assert sorted(label for group in model.trust_.groups for label in group) == list(range(6))

@@ -90,7 +90,5 @@ def test_clear_errors(alike):
         fit(alike, "ifca")
     with pytest.raises(ValueError, match="`n_groups` is 7, but there are 6 nodes"):
         fit(alike, IFCA(n_groups=7))
-    with pytest.warns(FutureWarning, match="`aggregate` of IFCA has no effect"):
-        IFCA(n_groups=2, aggregate="average")
     with pytest.raises(ValueError, match="`restarts` is 0"):
         IFCA(n_groups=2, restarts=0)

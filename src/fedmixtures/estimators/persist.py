@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmixtures.data.transform import Column, Transform
-from fedmixtures.engine.options import in_rounds
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import MODEL, PARTS
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
-from fedmixtures.methods.base import Diagnostics, Joined, Levels, Method
-from fedmixtures.methods.registry import METHODS, registered_classes
+from fedmixtures.methods.base import Diagnostics, Joined, Levels
+from fedmixtures.methods.registry import registered_classes
 from fedmixtures.mixture.mixture import Mixture
 
 if TYPE_CHECKING:
@@ -131,8 +130,6 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     """The model of a file that was written whole; anything may be raised for others."""
     from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
 
-    if header["format"] == 1:
-        arrays, header = _of_first_format(arrays, header)
     if header["format"] != FORMAT:
         raise ValueError(f"format {header['format']!r}")
     model = NetworkGaussianMixture(**_params(header["params"]))
@@ -180,24 +177,6 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     return model if called is None else model.name_clusters(called)
 
 
-def _of_first_format(
-    arrays: dict[str, np.ndarray], header: dict[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A model of the first format in the form of the present one."""
-    arrays = {
-        name.replace("history.", "history.of.", 1) if name.startswith("history.") else name: values
-        for name, values in arrays.items()
-    }
-    header = {"message": "", "converged": False, **header, "format": FORMAT}
-    trust = decode(header.get("trust"), {"Trust": dict})
-    if trust is not None:  # who pooled with whom; its tests are those of an earlier method
-        trusted = np.asarray(trust["trusted"], dtype=bool)
-        arrays["diagnostics.edges.trusted"] = np.repeat(trusted[:, None], 2, axis=1)
-        arrays["diagnostics.nodes.group"] = np.asarray(trust["group"])
-        header["diagnostics"] = True
-    return arrays, header
-
-
 def _mixture(prefix: str, arrays: dict[str, np.ndarray]) -> Mixture:
     return Mixture(*(arrays[f"{prefix}{name}"] for name in PARTS))
 
@@ -215,11 +194,6 @@ def _params(stored: dict[str, Any]) -> dict[str, Any]:
                 FitWarning,
                 stacklevel=3,
             )
-    method = params.get("method", "trust")
-    made = METHODS[method]() if isinstance(method, str) and method in METHODS else method
-    if isinstance(made, Method) and not in_rounds(made):
-        for name in ("n_rounds", "tol"):  # earlier versions wrote them for every method
-            params.pop(name, None)
     return params
 
 

@@ -6,10 +6,8 @@ outside asks which kernel ran. Kernels for a GPU are tried before they are relie
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import equinox as eqx
@@ -274,16 +272,6 @@ def edges_at_once() -> int:
 def nodes_at_once() -> int:
     """Nodes that work at home together: enough for several calls on every core."""
     return 1 << 20 if on_gpu() else 2048 * calls_at_once()
-
-
-def hand_back_memory(n_nodes: int) -> None:
-    """What a step of many nodes no longer needs goes back to the system: glibc would keep it.
-
-    To get it again takes a tenth of the time of a fit: with fewer nodes it is not worth that.
-    """
-    if n_nodes > 8 * nodes_at_once():
-        with suppress(AttributeError, OSError, TypeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)
 
 
 def calls_at_once() -> int:

@@ -7,7 +7,6 @@ Programs that run in rounds are in `programs`, those that are written from top t
 from __future__ import annotations
 
 import abc
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -287,15 +286,3 @@ class OneShot(Method):
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
     ) -> Outcome:
         """Fit the nodes' mixtures; `theta` holds starting mixtures where the user gave some."""
-
-
-def warn_of_retired(method: Method, *names: str) -> None:
-    """Options of an earlier form have no effect."""
-    for name in names:
-        if getattr(method, name) is not None:
-            warnings.warn(
-                f"`{name}` of {type(method).__name__} has no effect any more and will be removed: "
-                "leave it out.",
-                FutureWarning,
-                stacklevel=4,
-            )

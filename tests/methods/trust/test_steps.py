@@ -10,23 +10,26 @@ from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import node_block, protocol_block
 from fedmixtures.engine.run.protocols import InProcess, run_protocol
+from fedmixtures.fits import em
+from fedmixtures.fits import rows as rows_module
+from fedmixtures.fits.batches import ALL
+from fedmixtures.fits.tiles import tile_size
+from fedmixtures.fits.units import Units
 from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.protocol import Groups
-from fedmixtures.methods.trust_then_pool import fits, weigh
-from fedmixtures.methods.trust_then_pool import nodes as nodes_module
-from fedmixtures.methods.trust_then_pool.batches import ALL
-from fedmixtures.methods.trust_then_pool.listen import inside
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, common_units
+from fedmixtures.methods.trust_then_pool import weigh
+from fedmixtures.methods.trust_then_pool.communities import communities
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
 from fedmixtures.methods.trust_then_pool.own import Received, own_level, released
-from fedmixtures.methods.trust_then_pool.pool import pooled_level, sound
-from fedmixtures.methods.trust_then_pool.tiles import tile_size
+from fedmixtures.methods.trust_then_pool.pool import Pooling, pooled_level, sound
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
 pytestmark = pytest.mark.rounding
 K = 2
+OPTIONS = fm.TrustThenPool(n_starts=2)
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +47,13 @@ def a_block(data, graph="full"):
 def nodes(data):
     with double():
         block = a_block(data)
-        return Nodes(block, drive(common_units(block), InProcess(block)), 5, 1e-3)
+        return Nodes(block, drive(common_units(block), InProcess(block)), OPTIONS)
 
 
 @pytest.fixture(scope="module")
-def own_and_folds(nodes):
+def own(nodes):
     with double():
-        return own_level(nodes, 8.0, 2)
-
-
-@pytest.fixture(scope="module")
-def own(own_and_folds):
-    return own_and_folds[0]
-
-
-@pytest.fixture(scope="module")
-def folds(own_and_folds):
-    return own_and_folds[1]
+        return own_level(nodes)
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +115,7 @@ def test_a_constant_column_keeps_its_unit():
 def test_folds_deal_out_distinct_rows_evenly_and_equal_rows_together():
     rows = np.repeat(np.random.default_rng(0).normal(size=(33, 2)), 3, axis=0)
     block = a_block(NodeData.from_rows(rows, np.zeros(99, int)))
-    nodes = Nodes(block, Units(np.zeros(2), np.ones(2)), 5, 1e-3)
+    nodes = Nodes(block, Units(np.zeros(2), np.ones(2)), OPTIONS)
     _, count, fold = rows_of(nodes, 0)
     assert (count == 3).all()
     assert sorted(np.bincount(fold)) == [6, 6, 7, 7, 7]
@@ -130,8 +123,8 @@ def test_folds_deal_out_distinct_rows_evenly_and_equal_rows_together():
 
 def test_one_step_of_the_batch_is_the_m_step_written_out(nodes, own):
     entries = nodes.table.of_rows(np.array([4, 1]), np.array([ALL, 2]))
-    start = jax.tree.map(lambda part: part[[4, 1]], own.theta)
-    found = nodes.fitted(entries, start, 3.0, 1, tolerance=0.0)
+    start = jax.tree.map(lambda part: part[[4, 1]], own.fit)
+    found = nodes.fit(entries, start, 3.0, 1, tolerance=0.0)
     for place, (node, leave) in enumerate([(4, ALL), (1, 2)]):
         x, count, fold = rows_of(nodes, node)
         expected = plain_step(start.at(place), x[fold != leave], count[fold != leave], 3.0, 1e-3)
@@ -140,14 +133,14 @@ def test_one_step_of_the_batch_is_the_m_step_written_out(nodes, own):
         assert found.own.mass[place].sum() == pytest.approx((fold != leave).sum())
 
 
-def test_a_base_counts_as_rows_do(nodes, own):
-    """EM beside a base of another node's sums is EM of both nodes' rows, one step on."""
-    theta = jax.tree.map(lambda part: part[[0]], own.theta)
-    sums = nodes.fitted(nodes.table.of_rows(np.array([3]), np.array([ALL])), theta, 1.0, 0).own
-    base = fits.as_pseudo_data(theta, sums)
+def test_pseudo_data_count_as_rows_do(nodes, own):
+    """EM with another node's sums as pseudo-data is EM of both nodes' rows, one step on."""
+    theta = jax.tree.map(lambda part: part[[0]], own.fit)
+    sums = nodes.fit(nodes.table.of_rows(np.array([3]), np.array([ALL])), theta, 1.0, 0).own
+    others = em.as_pseudo_data(theta, sums)
     entries = nodes.table.of_rows(np.array([0]), np.array([ALL]))
-    found = nodes.fitted(
-        entries, theta, 2.0, 1, base=base, pseudo=base.mass + 1.0, tolerance=0.0
+    found = nodes.fit(
+        entries, theta, 2.0, 1, pseudo_data=others, extra_mass=others.mass + 1.0, tolerance=0.0
     ).theta.at(0)
     x, count, _ = (
         np.concatenate(p) for p in zip(rows_of(nodes, 0), rows_of(nodes, 3), strict=True)
@@ -157,12 +150,12 @@ def test_a_base_counts_as_rows_do(nodes, own):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
 
 
-def test_out_of_fold_densities_are_of_the_model_without_the_fold(nodes, own, folds):
+def test_out_of_fold_densities_are_of_the_model_without_the_fold(nodes, own):
     x, _, fold = rows_of(nodes, 2)
     here = nodes.node_of == 2
-    found = own.density[here].reshape(-1)[nodes.count[here].reshape(-1) > 0]
+    found = own.out_of_fold[here].reshape(-1)[nodes.count[here].reshape(-1) > 0]
     expected = np.array(
-        [folds.at((2, f)).log_density(row[None])[0] for row, f in zip(x, fold, strict=True)]
+        [own.folds.at((2, f)).log_density(row[None])[0] for row, f in zip(x, fold, strict=True)]
     )
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -185,11 +178,11 @@ def test_more_rows_than_a_tile_and_than_a_call_are_one_fit():
     rows = np.concatenate([big, rng.normal(size=(20, 2))])
     labels = np.repeat([0, 1], [len(big), 20])
     block = a_block(NodeData.from_rows(rows, labels))
-    nodes = Nodes(block, Units(np.zeros(2), np.ones(2)), 3, 1e-3)
+    nodes = Nodes(block, Units(np.zeros(2), np.ones(2)), fm.TrustThenPool(n_folds=3))
     centres = np.array([[[-1.0, 0], [1, 0]]] * 2)
     theta = Mixture(np.full((2, K), 0.5), centres, np.tile(np.eye(2), (2, K, 1, 1)))
     entries = nodes.table.of_rows(np.array([0, 1]), np.array([ALL, ALL]))
-    found = nodes.fitted(entries, theta, 8.0, 1, tolerance=0.0).theta
+    found = nodes.fit(entries, theta, 8.0, 1, tolerance=0.0).theta
     for i, own_rows in enumerate((big, rows[len(big) :])):
         expected = plain_step(theta.at(i), own_rows, np.ones(len(own_rows)), 8.0, 1e-3)
         np.testing.assert_allclose(found.at(i).means, expected.means, rtol=1e-9)
@@ -203,7 +196,7 @@ def test_tiles_suit_the_rows():
 
 def test_centres_are_rows_and_differ(nodes):
     entries = nodes.table.of_rows(np.arange(6), np.full(6, ALL))
-    found = fits.seeded(nodes.table.tiles, entries, nodes.keys(np.arange(6), 1), np.ones((6, K)))
+    found = em.seeded(nodes.table.tiles, entries, nodes.keys(np.arange(6), 1), np.ones((6, K)))
     for i in range(6):
         x, *_ = rows_of(nodes, i)
         distance = np.abs(found.means[i][:, None] - x[None]).sum(-1)
@@ -224,10 +217,10 @@ def test_one_fit_under_two_orders_of_components_is_the_first(dtype):
         parts = [part.astype(dtype) for part in theta.parts]
         sums = np.array([-97.0, -97.0]) * factor, mass, mass[..., None], mass[..., None, None]
         own = Statistics(*(part.astype(dtype) for part in sums))
-        return fits.Fit(Mixture(parts[0], parts[1] + number, parts[2]), own, np.zeros(2, dtype))
+        return em.Fit(Mixture(parts[0], parts[1] + number, parts[2]), own, np.zeros(2, dtype))
 
     better = np.array([1 - bit, 1 - 1e-4])
-    found = fits.best_of([fit(0, np.ones(2)), fit(100, better), fit(200, better * (1 - bit))])
+    found = em.best_of([fit(0, np.ones(2)), fit(100, better), fit(200, better * (1 - bit))])
     np.testing.assert_array_equal(found.means[:, 0, 0], [0.0, 103.0])
 
 
@@ -235,14 +228,16 @@ def test_starts_are_made_of_releases_alone(data, nodes, own):
     """Other rows, the same releases: what leaders offer is the same, and says what it is."""
     rows = data.rows + np.random.default_rng(0).normal(size=data.rows.shape)
     other = a_block(NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index))
-    with_others = Nodes(other, Units(np.zeros(2), np.ones(2)), 5, 1e-3)
+    with_others = Nodes(other, Units(np.zeros(2), np.ones(2)), OPTIONS)
     n, release = nodes.n, released(nodes, own)
     groups = Groups(np.zeros(n, int), np.full(n, n), np.arange(n))
     offers = []
     for these in (nodes, with_others):
         received = Received(these, release)
         live = np.ones(len(received.receiver), bool)
-        asked = pooled_level(these, own, received, groups, live, np.array([8.0]), (1, 1, 1), 3)
+        asked = pooled_level(
+            these, own, received, groups, live, Pooling(np.array([8.0]), (1, 1, 1), 3)
+        )
         offers.append(next(asked))
     assert all(offer.spread == 0 for offer in offers)
     for one, two in zip(offers[0].share.parts, offers[1].share.parts, strict=True):
@@ -257,7 +252,7 @@ def everyone(nodes, own, **more):
     live = np.ones(len(received.receiver), bool)
     steps = more.get("steps", (1, 1, 2))
     strengths = np.array(more.get("strengths", [8.0]))
-    level = pooled_level(nodes, own, received, groups, live, strengths, steps, 3)
+    level = pooled_level(nodes, own, received, groups, live, Pooling(strengths, steps, 3))
     return drive(level, InProcess(nodes.block))[:2]
 
 
@@ -280,7 +275,7 @@ def test_a_fold_is_left_out_of_the_pool_at_home(nodes, own):
     x = np.concatenate([p[0][k] for p, k in zip(parts, kept, strict=True)])
     expected = plain_step(pooled.theta.at(0), x, np.ones(len(x)), 8.0, 1e-3)
     here = nodes.node_of == node
-    found = level.density[here].reshape(-1)[nodes.count[here].reshape(-1) > 0]
+    found = level.out_of_fold[here].reshape(-1)[nodes.count[here].reshape(-1) > 0]
     rows, _, folds = parts[node]
     np.testing.assert_allclose(
         found[folds == fold], expected.log_density(rows[folds == fold]), rtol=1e-7
@@ -290,20 +285,20 @@ def test_a_fold_is_left_out_of_the_pool_at_home(nodes, own):
 @pytest.mark.parametrize("other", [0.1, 1e4])
 def test_the_strength_is_the_one_that_foretells_best(nodes, own, other):
     """Rows of equal shapes: the stronger prior, whichever comes first."""
-    steps, score = (0, 3, 0), lambda level: (level.density * nodes.count).sum()
+    steps, score = (0, 3, 0), lambda level: (level.out_of_fold * nodes.count).sum()
     level, pooled = everyone(nodes, own, strengths=[8.0, other], steps=steps)
     alone, _ = everyone(nodes, own, strengths=[8.0], steps=steps)
     assert (pooled.nu == max(8.0, other)).all()
     assert (score(level) > score(alone) + 1e-6) == (other > 8.0)
 
 
-def communities(edges, gain=0.1):
-    """The edges between nodes of one row that `inside` keeps, all of them live from both ends."""
+def kept_edges(edges, gain=0.1):
+    """The edges between nodes of one row that `communities` keeps, all live from both ends."""
     labels = range(1 + max(map(max, edges)))
     data = NodeData.from_rows(np.zeros((len(labels), 1)), labels)
     block = a_block(data, [(*edge, 1.0) for edge in edges])
     live = np.ones(len(block.receiver), dtype=bool)
-    kept = drive(inside(block, live, np.full(len(live), gain)), InProcess(block))
+    kept = drive(communities(block, live, np.full(len(live), gain)), InProcess(block))
     ends = zip(block.receiver[kept], block.sender[kept], strict=True)
     return {(int(a), int(b)) for a, b in ends if a < b}
 
@@ -311,14 +306,14 @@ def communities(edges, gain=0.1):
 def test_one_edge_by_chance_does_not_join_two_groups():
     clique = [(a, b) for a in range(5) for b in range(a)]
     inner = {tuple(sorted(e)) for e in clique} | {(b + 5, a + 5) for a, b in clique}
-    assert communities([*inner, (0, 5)]) == inner
+    assert kept_edges([*inner, (0, 5)]) == inner
 
 
 @pytest.mark.parametrize(
     "edges", [[(0, i) for i in range(1, 8)], [(i, i + 1) for i in range(7)]], ids=["star", "chain"]
 )
 def test_stars_and_chains_stay_whole(edges):
-    assert communities(edges) == set(edges)
+    assert kept_edges(edges) == set(edges)
 
 
 def test_bad_totals_are_seen():
@@ -458,7 +453,7 @@ def test_part_by_part_is_all_at_once(data, monkeypatch):
     labels = np.repeat(data.labels, np.diff(data.offsets))
     kept = np.flatnonzero((labels % 2 == 0) | (np.arange(len(labels)) % 2 == 0))
     whole = outcome(data.rows[kept], labels[kept])
-    monkeypatch.setattr(nodes_module, "nodes_at_once", lambda: 4)
+    monkeypatch.setattr(rows_module, "nodes_at_once", lambda: 4)
     found = outcome(data.rows[kept], labels[kept])
     for one, other in zip(found.theta.parts, whole.theta.parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
@@ -483,9 +478,7 @@ def test_few_rows_cap_components_and_say_so():
     assert np.isfinite(found.levels.density.at(1).log_density(X[:5])).all()
 
 
-def test_settings_of_the_earlier_form_warn():
-    with pytest.warns(FutureWarning, match="`caution` of TrustThenPool has no effect"):
-        fm.TrustThenPool(caution=2.0)
+def test_unknown_levels_are_refused():
     with pytest.raises(ValueError, match="`levels` is .* Give some of own, near"):
         fm.TrustThenPool(levels=("owned",))
 

@@ -356,7 +356,6 @@ def fit_by_protocol(
     """All nodes in one block; bytes and rounds are counted as if they were not."""
 
     def reply(request: Any) -> Any:
-        dispatch.hand_back_memory(data.n_nodes)
         answer = engine(request)
         if announce is not None:
             announce(f"exchange {engine.rounds}")

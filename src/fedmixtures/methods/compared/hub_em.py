@@ -32,7 +32,7 @@ from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Array, PerNode
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.dispatch import statistics
-from fedmixtures.methods.base import Participants, Prepared, warn_of_retired
+from fedmixtures.methods.base import Participants, Prepared
 from fedmixtures.methods.compared.pooling import (
     EMMethod,
     clustered_start,
@@ -54,18 +54,11 @@ class FedEM(EMMethod, HubProgram):
 
     Parameters
     ----------
-    aggregate
-        Of an earlier form; without effect.
     reg_covar, prior
         Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
 
     needs_equal_components: ClassVar[bool] = True
-
-    aggregate: str | None = None
-
-    def __check_init__(self):
-        warn_of_retired(self, "aggregate")
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send centres and covariances, the hub one start for all."""
@@ -131,8 +124,6 @@ class IFCA(EMMethod, HubProgram):
         Number of groups; there is no default, as the method cannot find it.
     restarts
         Random starts; the original code relies on several.
-    aggregate, n_local_steps
-        Of an earlier form; without effect.
     reg_covar, prior
         Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
@@ -141,14 +132,11 @@ class IFCA(EMMethod, HubProgram):
 
     n_groups: int | None = None
     restarts: int = 3
-    aggregate: str | None = None
-    n_local_steps: int | None = None
 
     def __check_init__(self):
         if self.n_groups is not None:
             _checks.whole("n_groups", self.n_groups)
         _checks.whole("restarts", self.restarts)
-        warn_of_retired(self, "aggregate", "n_local_steps")
 
     def check(self, n_components: Sequence[int], network: Network) -> None:
         """The number of groups must be given, and there must be a node for each."""

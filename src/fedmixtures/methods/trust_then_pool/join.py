@@ -11,18 +11,15 @@ that one total is enough, and everybody who has it finds the same clusters.
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedmixtures._ties import first_greatest
-from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import jit_on_gpu, xp
 from fedmixtures.methods.base import Joined
 from fedmixtures.methods.protocol import Sum
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, nodes_last
-from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.methods.trust_then_pool.nodes import Nodes
+from fedmixtures.methods.trust_then_pool.own import Level
 
 ALIKE = 0.15
 """The share of a component that may not be told from another before the two are one cluster."""
@@ -31,22 +28,13 @@ LEAST = 1e-6
 
 
 def join(
-    nodes: Nodes, folds: Mixture, group: np.ndarray, n_clusters: int | str
+    nodes: Nodes, level: Level, group: np.ndarray, n_clusters: int | str
 ) -> Generator[Sum, Any, Joined]:
-    """Step 5, from the fits without each fold (nodes, folds, ...)."""
-
-    def summed(part: Nodes, _: slice, folds: Mixture) -> Any:
-        return _over_folds(part.overlaps(nodes_last(folds)), part.n_folds)
-
-    own = nodes.in_parts(summed, folds)
+    """Step 5, from the fits of the personal level without each fold."""
+    assert level.folds is not None
+    own = nodes.in_parts(lambda part, _, folds: part.overlaps(folds), level.folds)
     total = yield Sum(own, group)
     return joined(*map(np.asarray, (own, total)), group, n_clusters)
-
-
-@partial(jit_on_gpu, static_argnums=1)
-def _over_folds(by_fit: Array, n_folds: int) -> Any:
-    """(nodes, k, k) from (folds x nodes, k, k)."""
-    return xp.asarray(by_fit).reshape(n_folds, -1, *by_fit.shape[1:]).sum(0)
 
 
 def joined(own: np.ndarray, total: np.ndarray, group: np.ndarray, n_clusters: int | str) -> Joined:
@@ -109,11 +97,11 @@ def _shares(total: np.ndarray, there: np.ndarray) -> np.ndarray:
     return np.where(both, share, -1.0)
 
 
-def _numbered(
-    cluster: np.ndarray, there: np.ndarray, mass: np.ndarray
-) -> np.ndarray:
+def _numbered(cluster: np.ndarray, there: np.ndarray, mass: np.ndarray) -> np.ndarray:
     """Clusters by their mass; a component that no row speaks for goes with the largest."""
-    order = np.argsort(-np.round(mass / np.maximum(mass.max(1, keepdims=True), LEAST), 9), axis=1, kind="stable")
+    order = np.argsort(
+        -np.round(mass / np.maximum(mass.max(1, keepdims=True), LEAST), 9), axis=1, kind="stable"
+    )
     place = np.argsort(order, axis=1)
     number = np.take_along_axis(place, cluster, 1)
     return np.where(np.take_along_axis(there, cluster, 1), number, 0)

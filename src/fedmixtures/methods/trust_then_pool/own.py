@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -11,49 +11,73 @@ import jax
 import numpy as np
 
 from fedmixtures._types import Array
+from fedmixtures.fits.em import best_of, quick
+from fedmixtures.fits.rows import by_node, nodes_first
 from fedmixtures.kernels.arrays import at, chosen, replaced, xp
-from fedmixtures.methods.trust_then_pool.fits import best_of, quick
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_first
+from fedmixtures.methods.trust_then_pool.constants import C
+from fedmixtures.methods.trust_then_pool.nodes import Nodes
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import sigma_points
 
-SHORT_STEPS, FIT_STEPS = 5, 20
-"""EM steps of a fit from every fresh start, and then from the best of them."""
-
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One density of every node."""
+    """One density of every node, and what is known of it."""
 
-    theta: Mixture
-    """(nodes, ...)"""
-    density: Array
-    """By row: out-of-fold log-density."""
+    fit: Mixture
+    """(nodes, ...) fitted to all rows."""
+    out_of_fold: Array
+    """By row: its log-density under the fit without its fold."""
     clusters: Mixture
     """(nodes, ...) the fit with the full strength of the prior: what clusters are read from."""
+    folds: Mixture | None = None
+    """(nodes, folds, ...) the fits without each fold, where a later step begins with them."""
+
+    def without_folds(self) -> Level:
+        """The level without the fits of its folds, which take most of the memory."""
+        return replace(self, folds=None)
 
     def where(self, nodes: Nodes, condition: Array, other: Level) -> Level:
-        """The same with the level `other` at the nodes where the condition holds."""
+        """The level, with `other` at the nodes where the condition holds."""
+        both = self.folds is not None and other.folds is not None
         return Level(
-            chosen(condition, other.theta, self.theta),
-            by_node(condition, nodes.node_of, other.density, self.density),
+            chosen(condition, other.fit, self.fit),
+            by_node(condition, nodes.node_of, other.out_of_fold, self.out_of_fold),
             chosen(condition, other.clusters, self.clusters),
+            chosen(condition, other.folds, self.folds) if both else None,
         )
 
     def only(self, part: Nodes, who: np.ndarray) -> Level:
         """The level of some of the nodes."""
-        theta, clusters = at((self.theta, self.clusters), who)
-        return Level(theta, self.density[part.tile], clusters)
+        fit, clusters = at((self.fit, self.clusters), who)
+        return Level(fit, self.out_of_fold[part.tile], clusters)
 
     def put(self, part: Nodes, who: np.ndarray, new: Level) -> Level:
         """The level with another at some of the nodes."""
         put = lambda old, fresh, at_: jax.tree.map(lambda a, b: replaced(a, at_, b), old, fresh)
         return Level(
-            put(self.theta, new.theta, who),
-            put(self.density, new.density, part.tile),
+            put(self.fit, new.fit, who),
+            put(self.out_of_fold, new.out_of_fold, part.tile),
             put(self.clusters, new.clusters, who),
         )
+
+
+def own_level(nodes: Nodes) -> Level:
+    """Step 1: MAP fits of all own rows and of own folds, each the best of several fresh starts."""
+    nu, n_starts = nodes.nu, nodes.options.n_starts
+
+    def fitted(part: Nodes, _: slice) -> tuple[Mixture, Mixture, Array]:
+        node, leave = part.all_and_folds()
+        entries, present = part.table.of_rows(node, leave), at(part.present, node)
+        keys = [part.keys(node, 2, leave + 1, start) for start in range(n_starts)]
+        short = best_of([part.fresh(entries, nu, C.short_steps, key, present) for key in keys])
+        found = part.fit(entries, short, nu, C.fit_steps, sums=False).theta
+        fit, folds = part.halves(found)
+        return fit, nodes_first(folds, part.n), part.out_of_fold(folds)
+
+    fit, folds, out_of_fold = nodes.in_parts(fitted)
+    return Level(fit, out_of_fold, fit, folds)
 
 
 class Release(eqx.Module):
@@ -65,29 +89,10 @@ class Release(eqx.Module):
     """(lines,) whether a silo's gate took components away, or all; None: nowhere."""
 
 
-def own_level(nodes: Nodes, nu: float, n_starts: int) -> tuple[Level, Mixture]:
-    """Step 1: MAP fits of all own rows, the best of several fresh starts.
-
-    And (nodes, folds, ...) the same without each fold.
-    """
-
-    def fitted(part: Nodes, _: slice) -> tuple[Mixture, Mixture, Array]:
-        node, leave = part.all_and_folds()
-        entries, present = part.table.of_rows(node, leave), at(part.present, node)
-        keys = [part.keys(node, 2, leave + 1, start) for start in range(n_starts)]
-        short = best_of([part.fresh(entries, nu, SHORT_STEPS, key, present) for key in keys])
-        found = part.fitted(entries, short, nu, FIT_STEPS, sums=False).theta
-        theta, folds = part.halves(found)
-        return theta, nodes_first(folds, part.n), part.out_of_fold(folds)
-
-    theta, folds, density = nodes.in_parts(fitted)
-    return Level(theta, density, theta), folds
-
-
 def released(nodes: Nodes, own: Level) -> Release:
     """Step 2; the release of a node that lacks a feature counts for nothing."""
-    rows = np.where(nodes.blind, 0.0, nodes.rows_of)
-    return Release(own.theta, rows.astype(own.theta.means.dtype))
+    rows = np.where(nodes.lacks_feature, 0.0, nodes.rows_of)
+    return Release(own.fit, rows.astype(own.fit.means.dtype))
 
 
 _points = quick(sigma_points)

@@ -1,83 +1,59 @@
-"""Steps 4 and 7, personal and near: levels that a node works out at home from what it has.
-
-A node that comes later has its own rows and what the network has found: own is fitted as at the
-start, everyone is what it is, and personal is everyone's mixture moved to its rows. It listens to
-nobody yet, so that near and group are own. No other node changes.
-"""
+"""Steps 4 and 7, personal and near: levels that a node works out at home from what it has."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
 
-from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
-from fedmixtures.kernels.arrays import chosen, counted, jit_on_gpu, lines_with, pick, repeated, xp
-from fedmixtures.methods.base import Levels
+from fedmixtures.fits.em import as_pseudo_data
+from fedmixtures.fits.rows import ALL_STEPS, nodes_first, nodes_last
+from fedmixtures.kernels.arrays import chosen, counted, jit_on_gpu, lines_with, pick, xp
 from fedmixtures.methods.protocol import Sum
-from fedmixtures.methods.trust_then_pool.fits import as_pseudo_data
-from fedmixtures.methods.trust_then_pool.nodes import (
-    Nodes,
-    Units,
-    nodes_first,
-    nodes_last,
-    to_add,
-)
+from fedmixtures.methods.trust_then_pool.constants import C
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, to_add
 from fedmixtures.methods.trust_then_pool.own import Level, Received
-from fedmixtures.methods.trust_then_pool.pool import Pooled, best_by
-from fedmixtures.mixture.covariance_types import TYPES
+from fedmixtures.methods.trust_then_pool.pool import Everyone, Pooled, best_by
 from fedmixtures.mixture.m_step import PseudoData
-from fedmixtures.mixture.mixture import Mixture, distinct
-from fedmixtures.mixture.moments import Statistics
-
-PERSONAL_STEPS = 8
-NEAR_STEPS = 3
+from fedmixtures.mixture.mixture import Mixture
 
 
 @dataclass(frozen=True, eq=False)
-class Adapted:
+class Personal:
     """The personal level, and what a fit needs to go on from it."""
 
     level: Level
-    folds: Mixture
-    """(nodes, folds, ...) the level, fitted without each fold."""
-    base: PseudoData
-    pseudo: Array
+    others: PseudoData
+    extra_mass: Array
     nu: Array
 
 
 def personal_level(
-    nodes: Nodes,
-    own: Level,
-    own_folds: Mixture,
-    everyone: Pooled,
-    full: Pooled,
-    held_by: tuple[float, ...],
-    group: np.ndarray,
-) -> Generator[Sum, Any, Adapted]:
+    nodes: Nodes, own: Level, everyone: Everyone, group: np.ndarray
+) -> Generator[Sum, Any, Personal]:
     """Step 4: everyone's mixture moved to own rows, each component held by rows of the others.
 
-    From M(the others' sums), EM on own rows beside at most `held_by` rows of the others in each
+    From M(the others' sums), EM on own rows with at most `held_by` rows of the others in each
     component; weights are drawn to the others' by one row. By how many is what predicts the rows
     of the whole network best. Where totals were false, so that nothing comes of it, it is `own`.
     """
-    moved = [nodes.in_parts(partial(_moved, held_by=held), everyone) for held in held_by]
+    pooled, held_by = everyone.pooled, nodes.options.held_by
+    moved = [nodes.in_parts(partial(_moved, held_by=held), pooled) for held in held_by]
     densities = [density for _, density in moved]
-    told = to_add(nodes.log_likelihoods(densities), group)
-    best = best_by((yield told), told.share)
-    theta, folds = pick(best, [mixtures for mixtures, _ in moved])
-    density, held = _of_best(best, nodes.node_of, densities, held_by)
+    mine = to_add(nodes.log_likelihoods(densities), group)
+    best = best_by((yield mine), mine.share)
+    fit, folds = pick(best, [mixtures for mixtures, _ in moved])
+    out_of_fold, held = _of_best(best, nodes.node_of, densities, held_by)
     del moved, densities
-    clusters = nodes.in_parts(_clusters, full, held)
-    others, base = nodes.in_parts(_start, everyone, held)
-    lost = _lost(theta)
-    level = Level(theta, density, clusters).where(nodes, lost, own)
-    return Adapted(level, chosen(lost, own_folds, folds), base, others.weights, everyone.nu)
+    clusters = nodes.in_parts(_clusters, everyone.full, held)
+    start, others = nodes.in_parts(_start, pooled, held)
+    level = Level(fit, out_of_fold, clusters, folds).where(nodes, _lost(fit), own)
+    return Personal(level, others, start.weights, pooled.nu)
 
 
 @jit_on_gpu
@@ -88,25 +64,25 @@ def _of_best(best: Array, node_of: Array, densities: list[Array], held_by: Any) 
 
 @jit_on_gpu
 def _lost(theta: Mixture) -> Any:
+    """(nodes,) whether there is no mixture."""
     return ~xp.isfinite(theta.weights).all(1)
 
 
 def _moved(
     part: Nodes, who: slice, pooled: Pooled, held_by: float
 ) -> tuple[tuple[Mixture, Mixture], Any]:
-    """Mixtures of all rows and of the folds (nodes, folds, ...); densities."""
-    start, base = _start(part, who, pooled, held_by)
-    models = part.fit_with_pseudodata(start, base, pooled.nu, start.weights, PERSONAL_STEPS)
-    theta, folds = part.halves(models)
-    return (theta, nodes_first(folds, part.n)), part.out_of_fold(folds)
+    """Mixtures of all rows and of the folds (nodes, folds, ...); densities out of fold."""
+    start, others = _start(part, who, pooled, held_by)
+    steps = start.weights, C.personal_steps
+    fit, folds = part.halves(part.fit_with_pseudodata(start, others, pooled.nu, *steps))
+    return (fit, nodes_first(folds, part.n)), part.out_of_fold(folds)
 
 
 def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
     """Mixtures of all rows."""
-    start, base = _start(part, who, full, held_by)
-    return part.fit_with_pseudodata(
-        start, base, full.nu, start.weights, PERSONAL_STEPS, folds=False
-    )
+    start, others = _start(part, who, full, held_by)
+    steps = start.weights, C.personal_steps
+    return part.fit_with_pseudodata(start, others, full.nu, *steps, folds=False)
 
 
 def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, PseudoData]:
@@ -116,35 +92,29 @@ def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture
 
 
 def near_level(
-    nodes: Nodes,
-    own: Level,
-    own_folds: Mixture,
-    received: Received,
-    live: Array,
-    blind: Array,
-    nu: float,
+    nodes: Nodes, own: Level, received: Received, trusted: Array, by_fold: Array
 ) -> Level:
     """Step 7: own rows with the releases of those listened to.
 
-    `live` (edges,) chooses them for the fit of all rows; `blind` (folds, edges) for each fold,
+    `trusted` (edges,) chooses them for the fit of all rows; `by_fold` (folds, edges) for each fold,
     without a look at the rows of that fold.
     """
 
-    def fitted(part: Nodes, who: slice, theta: Mixture, folds: Mixture) -> tuple[Mixture, Array]:
+    def fitted(part: Nodes, who: slice, fit: Mixture, folds: Mixture) -> tuple[Mixture, Array]:
         here = slice(*np.searchsorted(received.receiver, (who.start, who.stop)))
-        chosen_by = lines_with(_one_after_another([live[here], *blind[:, here]]))
+        used = lines_with(_one_after_another([trusted[here], *by_fold[:, here]]))
         edges = received.receiver[here] - who.start, received.sender[here]
-        points = _points(chosen_by, *edges, received.rows, part.n)
+        points = _points(used, *edges, received.rows, part.n)
         node, leave = part.all_and_folds()
         entries = part.table.with_points(node, leave, *points)
-        start = _one_after_another([theta, nodes_last(folds)])
-        found = part.fitted(entries, start, nu, NEAR_STEPS, tolerance=0.0, sums=False).theta
+        start = _one_after_another([fit, nodes_last(folds)])
+        found = part.fit(entries, start, nodes.nu, C.near_steps, **ALL_STEPS).theta
         alone = counted(points[0], len(node)) == 0
-        theta, folds = part.halves(chosen(alone, start, found))
-        return theta, part.out_of_fold(folds)
+        fit, folds = part.halves(chosen(alone, start, found))
+        return fit, part.out_of_fold(folds)
 
-    theta, density = nodes.in_parts(fitted, own.theta, own_folds)
-    return Level(theta, density, theta)
+    fit, out_of_fold = nodes.in_parts(fitted, own.fit, own.folds)
+    return Level(fit, out_of_fold, fit)
 
 
 @jit_on_gpu
@@ -158,46 +128,3 @@ def _points(index: Array, receiver: Array, sender: Array, rows: Array, n: Any) -
     fold, edge = xp.divmod(index, len(receiver))
     source = xp.asarray(sender)[edge]
     return fold * n + xp.asarray(receiver)[edge], source, xp.asarray(rows)[source]
-
-
-class Known:
-    """What a network has found: everyone's mixture, its rows, and how levels weigh there."""
-
-    def __init__(self, levels: Levels, rows: np.ndarray, nu: np.ndarray, covariance_type: str):
-        """`rows` and `nu` (nodes,): how many rows nodes have, and the strength of the prior."""
-        share = rows / rows.sum()
-        mixtures, shares = distinct(levels.theta.at(levels.names.index("everyone")), share)
-        largest = int(first_greatest(shares))  # of the parts, where the network has several
-        users = mixtures.at(slice(largest, largest + 1))
-        self.rows, self.nu = rows.sum() * shares[largest], np.full(1, np.median(nu))
-        self.weights = share @ levels.weights
-        self.units = _units_of(users, covariance_type)
-        self.everyone = self.units.of_users(users)
-
-    def pooled(self, nodes: Nodes) -> tuple[Level, Pooled]:
-        """Everyone's level at a node whose rows are not in it: no fold is left out of it."""
-        theta = self.everyone
-        mass = self.rows * theta.weights
-        second = mass[..., None, None] * theta.covariances
-        rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
-        folds = nodes_last(repeated(theta, nodes.n_folds))
-        level = Level(theta, nodes.out_of_fold(folds), theta)
-        return level, Pooled(theta, rest, self.nu)
-
-
-def by_oneself(steps: Generator[Sum, Any, Any]) -> Any:
-    """The end of steps that ask for nothing but sums, of one node alone."""
-    reply = None
-    while True:
-        try:
-            reply = steps.send(reply).share
-        except StopIteration as end:
-            return end.value
-
-
-def _units_of(theta: Mixture, covariance_type: str) -> Units:
-    """Centre and scale of the rows that a mixture (1, ...) stands for."""
-    weights, means, covariances = (part[0] for part in theta.parts)
-    centre = cast(np.ndarray, weights @ means)  # of NumPy mixtures, as levels are
-    variance = weights @ (np.diagonal(covariances, axis1=1, axis2=2) + (means - centre) ** 2)
-    return Units(centre, TYPES[covariance_type].scales(np.sqrt(variance)))

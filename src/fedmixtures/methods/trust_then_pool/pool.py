@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +17,8 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.fits.em import LEAST, SAME_FIT, Fit, as_pseudo_data, best_of
+from fedmixtures.fits.rows import apart, by_node, nodes_last, together
 from fedmixtures.kernels.arrays import (
     at,
     chosen,
@@ -28,32 +30,15 @@ from fedmixtures.kernels.arrays import (
     xp,
 )
 from fedmixtures.methods.protocol import Groups, Request, Sum
-from fedmixtures.methods.trust_then_pool.fits import (
-    LEAST,
-    SAME_FIT,
-    Fit,
-    as_pseudo_data,
-    best_of,
-)
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, by_node, nodes_last, to_add
+from fedmixtures.methods.trust_then_pool.constants import C
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, to_add
 from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, project_psd
 
-LEADERS = 3
-"""Members whose neighbourhoods give a start."""
-TRIES = 3
-"""k-means++ starts that a leader compares at home."""
-START_STEPS = 20
-LESS = 0.5
-"""Rows that a total may have less than the node itself, by rounding."""
 MOST = 1e30
 """No sum over rows in common units is larger."""
-SAME_TOTAL = 3e-7
-"""The same of totals, whose rounding is less."""
-FEW = 100.0
-"""Sums of more rows have a covariance for sure."""
 
 
 class Pooled(eqx.Module):
@@ -65,76 +50,89 @@ class Pooled(eqx.Module):
     """(nodes,) strength of the prior."""
 
 
+class Everyone(NamedTuple):
+    """A pooled level, with what stands behind it."""
+
+    level: Level
+    pooled: Pooled
+    """At the strength of the prior that predicts best."""
+    full: Pooled
+    """At the full strength."""
+
+
+class Pooling(NamedTuple):
+    """How a level is pooled."""
+
+    strengths: np.ndarray
+    """Of the prior, the full one first."""
+    steps: tuple[int, int, int]
+    """From every start, with every strength, with the one that is chosen."""
+    salt: int
+    """Of the draws."""
+
+
 def pooled_level(
-    nodes: Nodes,
-    own: Level,
-    received: Received,
-    groups: Groups,
-    live: Array,
-    strengths: np.ndarray,
-    steps: tuple[int, int, int],
-    salt: int,
-) -> Generator[Request, Any, tuple[Level, Pooled, Pooled]]:
+    nodes: Nodes, own: Level, received: Received, groups: Groups, live: Array, how: Pooling
+) -> Generator[Request, Any, Everyone]:
     """The level of every node's group, with the prior's strength that predicts its rows best.
 
-    Returned with what stands behind it, and the same at the first (full) strength. All strengths
-    go side by side until the choice; of the full one, if it is not chosen, clusters alone are read.
-    A node that is alone keeps its own level.
+    All strengths go side by side until the choice; of the full one, if it is not chosen, clusters
+    alone are read. A node that is alone keeps its own level.
     """
-    first, each, then = steps
-    starts, known = yield from _starts(nodes, received, own, groups, live, strengths[0], salt)
+    first, each, then = how.steps
+    starts, known = yield from _starts(nodes, received, own, groups, live, how)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
-    best = _best(nodes, starts, group, strengths[0], first)
+    best = _best(nodes, starts, group, how.strengths[0], first)
     del starts  # the steps drop what they have used, if no name holds it here
-    nu = np.tile(strengths.astype(nodes.block.dtype), (nodes.n, 1))
-    fit, total = repeated((yield from best), len(strengths))
+    nu = np.tile(how.strengths.astype(nodes.dtype), (nodes.n, 1))
+    fit, total = repeated((yield from best), len(how.strengths))
     going_on = _stepped(nodes, fit, total, nu, group, each)
     del fit, total
     fit, total = yield from going_on
 
     def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
         """Log-likelihoods of held-out rows, with each strength."""
-        mine, each = own.density[nodes.tiles(who)], range(len(strengths))
+        mine, each = own.out_of_fold[nodes.tiles(who)], range(len(how.strengths))
         found = [_without_own(part, who, *_number(i, (fit, total, nu)))[0] for i in each]
         found = [by_node(alone, part.node_of, mine, density) for density in found]
         return part.log_likelihoods(found)
 
-    told = to_add(nodes.in_parts(judged, fit, total, nu, alone), group)
-    choice = best_by((yield told), told.share)
-    full = _behind(_number(0, (fit, total, nu)), alone, own.theta)
+    mine = to_add(nodes.in_parts(judged, fit, total, nu, alone), group)
+    choice = best_by((yield mine), mine.share)
+    full = _behind(_number(0, (fit, total, nu)), alone, own.fit)
     fit, total, nu = _of_choice(choice, (fit, total, nu))
     fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
     fit, total, nu = _number(0, (fit, total, nu))
-    density, rest = nodes.in_parts(_without_own, fit, total, nu)
-    level = Level(fit.theta, density, fit.theta).where(nodes, alone, own)
-    pooled = Pooled(level.theta, rest, nu)
+    out_of_fold, rest = nodes.in_parts(_without_own, fit, total, nu)
+    level = Level(fit.theta, out_of_fold, fit.theta).where(nodes, alone, own)
+    pooled = Pooled(level.fit, rest, nu)
     full = _first_of(choice, pooled, full)
-    return replace(level, clusters=full.theta), pooled, full
+    return Everyone(replace(level, clusters=full.theta), pooled, full)
 
 
 def pooled_level_of_groups(
-    nodes: Nodes, own: Level, received: Received, groups: Groups, live: Array, *more: Any
+    nodes: Nodes, own: Level, received: Received, groups: Groups, live: Array, how: Pooling
 ) -> Generator[Request, Any, Level]:
-    """The same, worked out for nodes that are not alone: the others keep their own level.
+    """The pooled level, worked out for nodes that are not alone: the others keep their own level.
 
     Where all are alone, one of them works, since every node makes the same requests.
     """
     who = worth_selecting(groups.size > 1)
     if len(who) == nodes.n:
-        return (yield from pooled_level(nodes, own, received, groups, live, *more))[0]
+        return (yield from pooled_level(nodes, own, received, groups, live, how)).level
     who = who if len(who) else np.zeros(1, np.int64)
     part, (of_part, edges) = nodes.only(who), received.only(who, nodes.n)
-    given = part, own.only(part, who), of_part, Groups(*(of[who] for of in groups))
-    steps, reply = pooled_level(*given, np.asarray(live)[edges], *more), None
+    some, here = Groups(*(of[who] for of in groups)), np.asarray(live)[edges]
+    steps, reply = pooled_level(part, own.only(part, who), of_part, some, here, how), None
     try:
         while True:  # pooling asks for sums alone
             reply = yield replace(steps.send(reply), who=who)
     except StopIteration as end:
-        return own.put(part, who, end.value[0])
+        return own.put(part, who, end.value.level)
 
 
 def _starts(
-    nodes: Nodes, received: Received, own: Level, groups: Groups, live: Array, nu: float, salt: int
+    nodes: Nodes, received: Received, own: Level, groups: Groups, live: Array, how: Pooling
 ) -> Generator[Request, Any, tuple[Mixture, np.ndarray]]:
     """Starts (nodes, starts, ...), the same for all members: leaders offer, a sum hands round.
 
@@ -143,7 +141,7 @@ def _starts(
     Returned with (nodes,) whether there is any: where nobody offers one, `own` stands in, and
     nothing is pooled.
     """
-    leads = np.flatnonzero(groups.rank < LEADERS)
+    leads = np.flatnonzero(groups.rank < C.leaders)
     place = np.full(nodes.n, -1)
     place[leads] = np.arange(len(leads))
     edge = np.flatnonzero(np.asarray(live) & (place[received.receiver] >= 0))
@@ -155,13 +153,15 @@ def _starts(
     best, lost = at(release, leads), np.zeros(len(leads), dtype=bool)
     if len(leads):
         entries = nodes.table.of_points(fit, source, received.rows[source], len(leads))
-        keys = [nodes.keys(leads, salt, t) for t in range(TRIES)]
+        keys = [nodes.keys(leads, how.salt, t) for t in range(C.tries)]
         present = _present(nodes.present[leads], fit, received.theta.weights, source)
-        best = best_of([nodes.fresh(entries, nu, START_STEPS, key, present) for key in keys])
+        best = best_of(
+            [nodes.fresh(entries, how.strengths[0], C.start_steps, key, present) for key in keys]
+        )
         np.logical_or.at(lost, fit, received.lost[source])
     whole = ((received.rows > 0) & ~received.lost)[nodes.block.line]
     offers = _offers(release, best, lost, leads, groups.rank, whole)
-    starts, known = _filled((yield Sum(offers, groups.label, spread=0.0)), own.theta)
+    starts, known = _filled((yield Sum(offers, groups.label, spread=0.0)), own.fit)
     return starts, np.asarray(known)
 
 
@@ -182,7 +182,7 @@ def _offers(
     nothing = jax.tree.map(xp.zeros_like, release)
     put = lambda part, new: replaced(part, leads, new)
     clustered = jax.tree.map(put, nothing, chosen(lost, _widened(best), best))
-    offered = [chosen(rank == leader, clustered, nothing) for leader in range(LEADERS)]
+    offered = [chosen(rank == leader, clustered, nothing) for leader in range(C.leaders)]
     offered.append(chosen((rank == 0) & whole, release, nothing))
     return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *offered)
 
@@ -235,8 +235,7 @@ def _best(
         density = part.densities(part.all_rows(n_starts), nodes_last(theta))
         return part.log_likelihoods(_by_start(density, n_starts))
 
-    told = to_add(nodes.in_parts(judged, fit.theta), group)
-    return _best_start(fit, total, (yield told))
+    return _best_start(fit, total, (yield to_add(nodes.in_parts(judged, fit.theta), group)))
 
 
 @partial(jit_on_gpu, static_argnums=1)
@@ -298,29 +297,15 @@ def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any,
     return (yield Sum(fit.own, group, fit.theta.covariances))
 
 
-def _next_sums(part: Nodes, who: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
+def _next_sums(part: Nodes, _: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
     """Own statistics after an M-step."""
     several = theta.weights.shape[1]
-    return _sums(part, who, _apart(_next(part, *_together((theta, total, nu))), several), nu)
+    return part.sums(apart(_next(part, *together((theta, total, nu))), several), nu)
 
 
 def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:
     """Own statistics under several mixtures (nodes, several, ...)."""
-    several = theta.weights.shape[1]
-    theta, nu = _together((theta, nu))
-    return _apart(part.fitted(part.all_rows(several, nodes_first=True), theta, nu, 0), several)
-
-
-@jit_on_gpu
-def _together(tree: Any) -> Any:
-    """(nodes x several, ...) from (nodes, several, ...)."""
-    return jax.tree.map(lambda part: xp.asarray(part).reshape(-1, *part.shape[2:]), tree)
-
-
-@partial(jit_on_gpu, static_argnums=1)
-def _apart(tree: Any, several: int) -> Any:
-    """And back."""
-    return jax.tree.map(lambda part: part.reshape(-1, several, *part.shape[1:]), tree)
+    return part.sums(theta, nu)
 
 
 def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
@@ -348,36 +333,36 @@ def sound(total: Statistics) -> Any:
 def best_by(total: Array, own: Array) -> Any:
     """The choice with the greatest total; a node that got a bad one goes by its own."""
     good = xp.isfinite(total).all(-1, keepdims=True)
-    return first_greatest(xp.where(good, total, own), within=SAME_TOTAL)
+    return first_greatest(xp.where(good, total, own), within=C.same_total)
 
 
 @jit_on_gpu
 def _others(total: Statistics, mine: Statistics) -> Statistics:
     """A total without the own part; nothing where that is not in it."""
     more = xp.where(total.mass > 0, total.mass - mine.mass, 0.0).sum(1)
-    whole = sound(total) & (more >= -LESS)
+    whole = sound(total) & (more >= -C.less)
     return jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
 
 
 @jit_on_gpu
-def _beside(theta: Mixture, rest: Statistics, nu: Array) -> tuple[PseudoData, Any, Any]:
+def _held(theta: Mixture, rest: Statistics, nu: Array) -> tuple[PseudoData, Any, Any]:
     """The others' rows, the prior's strength, and what the others' rows count for in weights."""
-    base = as_pseudo_data(theta, rest)
-    return base, xp.asarray(nu, theta.means.dtype), base.mass + 1.0
+    others = as_pseudo_data(theta, rest)
+    return others, xp.asarray(nu, theta.means.dtype), others.mass + 1.0
 
 
 def _without_own(
     part: Nodes, _: slice, fit: Fit, total: Statistics, nu: Array
 ) -> tuple[Array, Statistics]:
     """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
-    rest = project_psd(_others(total, fit.own), FEW, LEAST)
-    base, nu, pseudo = _beside(fit.theta, rest, nu)
-    folds = part.halves(part.fit_with_pseudodata(fit.theta, base, nu, pseudo, 1))[1]
-    return part.out_of_fold(folds), rest
+    rest = project_psd(_others(total, fit.own), C.few, LEAST)
+    others, nu, extra_mass = _held(fit.theta, rest, nu)
+    found = part.fit_with_pseudodata(fit.theta, others, nu, extra_mass, 1)
+    return part.out_of_fold(part.halves(found)[1]), rest
 
 
 def _behind(pooled: tuple[Fit, Statistics, Array], alone: np.ndarray, own: Mixture) -> Pooled:
     """What stands behind a level; `own` where a node is alone."""
     fit, total, nu = pooled
-    rest = project_psd(_others(total, fit.own), FEW, LEAST)
+    rest = project_psd(_others(total, fit.own), C.few, LEAST)
     return Pooled(chosen(alone, own, fit.theta), rest, nu)

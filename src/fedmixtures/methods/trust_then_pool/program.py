@@ -7,7 +7,7 @@
 | 2 release | own mixture and number of rows | one message to neighbours |
 | 3 everyone | EM of all rows of the connected network | sums |
 | 4 personal | everyone's mixture moved to own rows | |
-| 5 join | where clusters are wanted: which components are one | a sum, k x k |
+| 5 join | which components are one cluster, where clusters are asked for | a sum, k x k |
 | 6 listen | whose release helps with own held-out rows | a bit and labels to each neighbour |
 | 7 group | EM of all rows of a community that listens both ways | sums |
 | 8 near | own rows with the releases of those listened to | |
@@ -26,39 +26,27 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.fits.rows import by_node
+from fedmixtures.fits.units import Units
 from fedmixtures.kernels.arrays import pick, stacked, xp
-from fedmixtures.methods.base import Diagnostics, Joined, Levels, Outcome, warn_of_retired
-from fedmixtures.methods.protocol import (
-    Block,
-    Broadcast,
-    Connect,
-    Groups,
-    PerNeighbour,
-    Protocol,
-    Request,
-)
+from fedmixtures.methods.base import Diagnostics, Joined, Levels, Outcome
+from fedmixtures.methods.protocol import Block, Broadcast, Connect, Groups, Protocol, Request
+from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.join import join
-from fedmixtures.methods.trust_then_pool.listen import both_ways, gains, inside
-from fedmixtures.methods.trust_then_pool.nodes import Nodes, Units, by_node, common_units
+from fedmixtures.methods.trust_then_pool.listen import listening
+from fedmixtures.methods.trust_then_pool.newcomers import Known, by_oneself
+from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
 from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
-from fedmixtures.methods.trust_then_pool.personal import (
-    Known,
-    by_oneself,
-    near_level,
-    personal_level,
+from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
+from fedmixtures.methods.trust_then_pool.pool import (
+    Pooling,
+    pooled_level,
+    pooled_level_of_groups,
 )
-from fedmixtures.methods.trust_then_pool.pool import pooled_level, pooled_level_of_groups
-from fedmixtures.methods.trust_then_pool.weigh import (
-    LOWEST,
-    at_home,
-    evidence,
-    prequential,
-    weights,
-)
+from fedmixtures.methods.trust_then_pool.weigh import at_home, evidence, prequential, weights
 from fedmixtures.mixture.m_step import ShapePrior
 
-LEVELS = ("own", "near", "personal", "group", "everyone")
-RETIRED = ("caution", "level", "prior_odds", "agree_rounds")
+LEVELS: tuple[str, ...] = ("own", "near", "personal", "group", "everyone")
 
 
 class TrustThenPool(Protocol):
@@ -93,8 +81,6 @@ class TrustThenPool(Protocol):
         None: every component of the level that counts most at a node is a cluster. A number, or
         ``"auto"``: components of the personal level, which are the same at all nodes, are joined
         into so many clusters, or as far as rows that the fit has not seen cannot tell them apart.
-    caution, level, prior_odds, agree_rounds
-        Of an earlier form; without effect.
     """
 
     supports_missing: ClassVar[bool] = True
@@ -112,10 +98,6 @@ class TrustThenPool(Protocol):
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
     n_clusters: int | str | None = None
-    caution: float | None = None
-    level: float | None = None
-    prior_odds: float | None = None
-    agree_rounds: int | None = None
 
     def __check_init__(self):
         if not isinstance(self.prior, ShapePrior):
@@ -136,7 +118,6 @@ class TrustThenPool(Protocol):
                 _checks.whole("n_clusters", self.n_clusters)
             if "personal" not in self.levels:
                 raise ValueError("`n_clusters` joins components of the level personal: add it.")
-        warn_of_retired(self, *RETIRED)
 
     @property
     def needs_start(self) -> bool:
@@ -145,127 +126,115 @@ class TrustThenPool(Protocol):
 
     def run(self, block: Block) -> Generator[Request, Any, Outcome]:
         """The steps above."""
-        nu = float(self.prior.strength)
-        strengths = nu * np.array(self.strengths)
         units = yield from common_units(block, self.covariance_type)
-        nodes = Nodes(block, units, self.n_folds, self.reg_covar, self.covariance_type)
-        own, folds = own_level(nodes, nu, self.n_starts)
-        release = Broadcast(released(nodes, own), units.common(block.held).rows)
-        received = Received(nodes, (yield release))
-        del release
+        nodes = Nodes(block, units, self)
+        own = own_level(nodes)
+        message = Broadcast(released(nodes, own), units.common(block.held).rows)
+        received = Received(nodes, (yield message))
+        del message
 
-        everybody = np.ones(len(block.receiver), dtype=bool)
-        network = self._pooling(nodes, (yield Connect(everybody)))
-        pooled = nodes, own, received
-        more = strengths, self.pool_steps
-        everyone, sums, full = yield from pooled_level(*pooled, network, everybody, *more, 3)
-        held = self.held_by, network.label
-        personal = yield from personal_level(nodes, own, folds, sums, full, *held)
+        anybody = np.ones(len(block.receiver), dtype=bool)
+        network = self._pooling(nodes, (yield Connect(anybody)))
+        how = Pooling(nodes.nu * np.array(self.strengths), self.pool_steps, salt=3)
+        everyone = yield from pooled_level(nodes, own, received, network, anybody, how)
+        personal = yield from personal_level(nodes, own, everyone, network.label)
+        everyone = everyone.level  # what stands behind it is not needed any more
         joining = None
         if self.n_clusters is not None:
-            joining = yield from join(nodes, personal.folds, network.label, self.n_clusters)
-
+            joining = yield from join(nodes, personal.level, network.label, self.n_clusters)
         if not {"near", "group"} & set(self.levels):  # nobody needs to know whom to listen to
-            found = own, own, personal.level, own, everyone
-            ended = self._ended(nodes, units, found, network, np.True_, joining)
+            levels = dict(zip(LEVELS, (own, own, personal.level, own, everyone), strict=True))
+            ended = self._ended(nodes, units, levels, network, np.True_, joining)
             return replace((yield from ended), nodes={"nu": np.asarray(personal.nu)})
-        gain = gains(nodes, own, folds, personal, received, nu)
-        listens = gain.mean > 0
-        returned = yield PerNeighbour(listens)
-        both, without = both_ways(listens, gain.without, returned)
-        live = yield from inside(block, both, gain.mean)
-        near = near_level(nodes, own, folds, received, live, without, nu)
-        told = {"gain": gain.mean, "listens": listens, "cut": both, "trusted": live}
-        personal, strength = personal.level, personal.nu
-        del folds, sums, full, gain, without  # no later step needs them
-        groups = self._pooling(nodes, (yield Connect(live)))
+
+        edges = yield from listening(block, nodes, own, personal, received)
+        near = near_level(nodes, own, received, edges.trusted, edges.by_fold)
+        own, personal, strength = own.without_folds(), personal.level.without_folds(), personal.nu
+        groups = self._pooling(nodes, (yield Connect(edges.trusted)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
-        parts = self._pooling(nodes, groups, same)
-        group = yield from pooled_level_of_groups(*pooled, parts, live, *more, 6)
+        parts, how = self._pooling(nodes, groups, same), how._replace(salt=6)
+        group = yield from pooled_level_of_groups(nodes, own, received, parts, edges.trusted, how)
         group = group.where(nodes, same, everyone)
 
-        found = own, near, personal, group, everyone
-        ended = self._ended(nodes, units, found, network, groups.size == 1, joining)
-        edges = {name: np.asarray(of) for name, of in told.items()}
-        edges["cut"] = edges["cut"] & ~edges["trusted"]
+        levels = dict(zip(LEVELS, (own, near, personal, group, everyone), strict=True))
+        ended = self._ended(nodes, units, levels, network, groups.size == 1, joining)
+        trusted = np.asarray(edges.trusted)
         return replace(
             (yield from ended),
             nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(strength)},
-            edges=edges,
+            edges={
+                "gain": np.asarray(edges.gain),
+                "listens": np.asarray(edges.listens),
+                "cut": np.asarray(edges.both) & ~trusted,
+                "trusted": trusted,
+            },
         )
 
     def _ended(
         self,
         nodes: Nodes,
         units: Units,
-        found: tuple[Level, ...],
+        levels: dict[str, Level],
         network: Groups,
         alone: np.ndarray | np.bool_,
         joining: Joined | None,
     ) -> Generator[Request, Any, Outcome]:
         """Steps 9 and 10."""
-        density = self._judged(nodes, found, alone, network.size > 1)
-        weight = yield from weights(nodes, density, network.label)
-        return self._weighed(nodes, units, found, density, weight, joining)
+        judged = self._judged(nodes, levels, alone, network.size > 1)
+        weight = yield from weights(nodes, judged, network.label)
+        return replace(self._weighted(nodes, units, levels, judged, weight), joined=joining)
 
     def join(
         self, block: Block, levels: Levels, rows: np.ndarray, diagnostics: Diagnostics
     ) -> Outcome:
-        """A node that comes later, from what the network has found: see `personal.Known`."""
+        """A node that comes later, from what the network has found: see `newcomers.Known`."""
         nu = diagnostics.nodes.get("nu", np.full(len(rows), self.prior.strength))
         known = Known(levels, rows, nu, self.covariance_type)
-        nodes = Nodes(block, known.units, self.n_folds, self.reg_covar, self.covariance_type)
-        own, folds = own_level(nodes, float(self.prior.strength), self.n_starts)
-        everyone, pooled = known.pooled(nodes)
-        moved = personal_level(nodes, own, folds, pooled, pooled, self.held_by, nodes.lone)
-        found = own, own, by_oneself(moved).level, own, everyone
-        density = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
-        weight = at_home(nodes, density, known.weights[None])
-        told = {"group": nodes.lone, "size": np.ones(1, np.int64), "nu": pooled.nu}
-        return replace(self._weighed(nodes, known.units, found, density, weight), nodes=told)
+        nodes = Nodes(block, known.units, self)
+        own, everyone = own_level(nodes), known.everyone_at(nodes)
+        personal = by_oneself(personal_level(nodes, own, everyone, nodes.lone)).level
+        found = dict(zip(LEVELS, (own, own, personal, own, everyone.level), strict=True))
+        judged = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
+        weight = at_home(nodes, judged, known.weights[None])
+        alone = {"group": nodes.lone, "size": np.ones(1, np.int64), "nu": everyone.pooled.nu}
+        return replace(self._weighted(nodes, known.units, found, judged, weight), nodes=alone)
 
-    def _judged(self, nodes: Nodes, found: tuple[Level, ...], alone, connected) -> list[Any]:
-        """By row: out-of-fold densities of each of the levels that are weighed.
+    def _judged(self, nodes: Nodes, levels: dict[str, Level], alone, connected) -> list[Any]:
+        """By row: out-of-fold densities of each of the levels that are weighted.
 
         Who lacks a feature must borrow it: levels made at home cannot be judged on it.
         """
-        density = [found[LEVELS.index(name)].density for name in self.levels]
-        blind = nodes.blind & connected
-        if not blind.any():
-            return density
-        home = {"own": blind, "near": blind, "group": blind & alone}
-        return [
-            by_node(home[name], nodes.node_of, LOWEST, level) if name in home else level
-            for name, level in zip(self.levels, density, strict=True)
-        ]
+        lacking = nodes.lacks_feature & connected
+        at_home = {"own": lacking, "near": lacking, "group": lacking & alone}
+        found = {name: levels[name].out_of_fold for name in self.levels}
+        if lacking.any():
+            for name in at_home.keys() & found.keys():
+                found[name] = by_node(at_home[name], nodes.node_of, C.lowest, found[name])
+        return list(found.values())
 
-    def _weighed(
+    def _weighted(
         self,
         nodes: Nodes,
         units: Units,
-        found: tuple[Level, ...],
-        density: list[Array],
+        levels: dict[str, Level],
+        judged: list[Array],
         weight: Array,
-        joining: Joined | None = None,
     ) -> Outcome:
         """Step 10, and all levels in the user's units."""
-        levels = [found[LEVELS.index(name)] for name in self.levels]
-        weight = np.asarray(weight)
-        clusters = first_greatest(weight)
+        found, weight = [levels[name] for name in self.levels], np.asarray(weight)
+        clusters, mean = first_greatest(weight), evidence(nodes, judged)
         if self.n_clusters is not None:
             clusters = np.full(nodes.n, self.levels.index("personal"))
-        told = evidence(nodes, density)
-        weighed = Levels(
+        weighted = Levels(
             self.levels,
-            units.users(stacked([one.theta for one in levels])),
+            units.users(stacked([one.fit for one in found])),
             weight,
-            told - nodes.log_units(units),
+            mean - nodes.log_units(units),
             clusters,
-            prequential(nodes, told),
+            prequential(nodes, mean),
         )
-        to_cluster = pick(xp.asarray(clusters), [one.clusters for one in levels])
-        theta = units.users(to_cluster)
-        return Outcome(theta, _message(nodes), levels=weighed, joined=joining)
+        theta = pick(xp.asarray(clusters), [one.clusters for one in found])
+        return Outcome(units.users(theta), _message(nodes), levels=weighted)
 
     def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
         """The groups as far as they pool: members of smaller ones, and others, are each alone."""

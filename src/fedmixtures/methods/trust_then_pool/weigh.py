@@ -1,6 +1,6 @@
 r"""Step 8, weigh: how much each level counts at a node, by its own out-of-fold densities.
 
-Weights are fitted by EM, shrunk to those of the whole network by `SHRINK` rows; the network's are
+Weights are fitted by EM, shrunk to those of the whole network by ten rows; the network's are
 the shares of all rows that the levels have under the nodes' own weights, in a few rounds. What is
 proved is prequential: predict each row by levels weighed by the rows before it, equally at first,
 then $w_l \propto w^0_l \prod p_l$. The total log-loss $-\ln \sum_l w^0_l \prod_x p_l(x)$ is at most
@@ -18,35 +18,21 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import Segments, at, jit_on_gpu, xp
 from fedmixtures.methods.protocol import Request, Sum
+from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
-
-SHRINK = 10.0
-"""Rows that the network's weights count for at a node."""
-SURE = 30.0
-"""Rows that the mean evidence of the network counts for where the weights begin."""
-LEAST_ROWS = 0.02
-"""Rows that every level has for sure."""
-LEAST_WEIGHT = 1e-4
-"""Of a level in the whole network."""
-MOST_GROWTH = 2.0
-ROUNDS = 8
-FEW_STEPS, STEPS = 10, 50
-"""Of EM of a node's own weights: between two sums, and at the end."""
-LOWEST = -1e3
-"""What a density that is no number, or less than this, counts as."""
 
 
 def weights(nodes: Nodes, density: list[Array], group: np.ndarray) -> Generator[Request, Any, Any]:
     """(nodes, levels), from the levels' out-of-fold densities by row; sums over `group`."""
     likely = lambda part, who: part.log_likelihoods(_usable(at(density, nodes.tiles(who))))
-    told, spread = nodes.in_parts(likely)
-    shares = {"evidence": told, "rows": nodes.rows_of}
+    likelihoods, spread = nodes.in_parts(likely)
+    shares = {"evidence": likelihoods, "rows": nodes.rows_of}
     spread = {"evidence": spread, "rows": np.ones(nodes.n)}
     network = found = _first((yield Sum(shares, group, spread)))
-    for _ in range(ROUNDS):
-        found, shares = _fitted(nodes, density, network, found, FEW_STEPS)
+    for _ in range(C.sums):
+        found, shares = _fitted(nodes, density, network, found, C.few_steps)
         network = _grown(network, (yield Sum(shares, group)))
-    return _fitted(nodes, density, network, network, STEPS)[0]
+    return _fitted(nodes, density, network, network, C.steps)[0]
 
 
 @jit_on_gpu
@@ -59,13 +45,13 @@ def _grown(network: Array, total: Array) -> Any:
     good = xp.isfinite(total).all(-1) & (total >= 0).all(-1) & (total.sum(-1) > 0)
     total = xp.where(good[:, None], total, network)  # what cannot be a sum changes nothing
     share = total / total.sum(-1, keepdims=True)
-    network = xp.maximum(share * xp.minimum(share / network, MOST_GROWTH), LEAST_WEIGHT)
+    network = xp.maximum(share * xp.minimum(share / network, C.most_growth), C.least_weight)
     return network / network.sum(-1, keepdims=True)
 
 
 def at_home(nodes: Nodes, density: list[Array], network: Array) -> Any:
     """(nodes, levels) weights of own rows, shrunk to those of the network (nodes, levels)."""
-    return _fitted(nodes, density, network, network, STEPS)[0]
+    return _fitted(nodes, density, network, network, C.steps)[0]
 
 
 def _fitted(
@@ -95,7 +81,7 @@ def _relative(density: list[Array]) -> Any:
 
 @jit_on_gpu
 def _shrunk(shares: Array, network: Array) -> Any:
-    found = shares + SHRINK * network + LEAST_ROWS
+    found = shares + C.shrink * network + C.least_rows
     return found / found.sum(-1, keepdims=True)
 
 
@@ -117,7 +103,9 @@ def _first(total: dict[str, Any]) -> Any:
     mean = total["evidence"] / xp.maximum(total["rows"], 1.0)[:, None]
     known = xp.isfinite(mean).all(-1, keepdims=True)
     mean = xp.where(known, mean, 0.0)
-    share = xp.exp(xp.maximum(SURE * (mean - mean.max(-1, keepdims=True)), np.log(LEAST_WEIGHT)))
+    share = xp.exp(
+        xp.maximum(C.sure * (mean - mean.max(-1, keepdims=True)), np.log(C.least_weight))
+    )
     return share / share.sum(-1, keepdims=True)
 
 
@@ -129,7 +117,9 @@ def _usable(densities: list[Array]) -> list[Any]:
 @jit_on_gpu
 def usable(density: Array) -> Any:
     """Finite densities: what is none counts as very unlikely."""
-    return xp.maximum(xp.nan_to_num(density, nan=LOWEST, posinf=LOWEST, neginf=LOWEST), LOWEST)
+    return xp.maximum(
+        xp.nan_to_num(density, nan=C.lowest, posinf=C.lowest, neginf=C.lowest), C.lowest
+    )
 
 
 def evidence(nodes: Nodes, density: list[Array]) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData, by_pattern
+from fedmixtures.fits.batches import ALL, Entries, Tiles
 from fedmixtures.kernels.arrays import (
     Segments,
     counted,
@@ -26,7 +27,6 @@ from fedmixtures.kernels.arrays import (
     replaced,
     xp,
 )
-from fedmixtures.methods.trust_then_pool.batches import ALL, Entries, Tiles
 
 TILE_SIZES = (32, 64, 128, 256)
 """Rows in a tile: which of them depends on how many rows nodes have."""

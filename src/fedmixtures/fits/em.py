@@ -1,6 +1,6 @@
-r"""The one fit of all steps: MAP expectation maximisation of a batch of mixtures on tiles.
+r"""One fit for all steps of a method: MAP expectation maximisation of a batch of mixtures on tiles.
 
-The step is `mixture.m_step`, with the rows of others as pseudo-data.
+The step is `mixture.m_step`, with the rows of others as extra_mass-data.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.fits.batches import Entries, Tiles, Work, of_batches
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import jit_on_gpu, owner_least, owner_sums, xp
 from fedmixtures.kernels.compiling import jit
@@ -25,7 +26,6 @@ from fedmixtures.kernels.dispatch import (
     tile_log_density,
     tile_statistics,
 )
-from fedmixtures.methods.trust_then_pool.batches import Entries, Tiles, Work, of_batches
 from fedmixtures.mixture.covariance_types import n_parameters
 from fedmixtures.mixture.density import IncompleteRows
 from fedmixtures.mixture.m_step import (
@@ -70,7 +70,7 @@ class Fit(eqx.Module):
 
     theta: Mixture
     own: Statistics
-    """Statistics of the tiles (without base) under `theta`, if they were asked for."""
+    """Statistics of the tiles (without pseudo-data) under `theta`, if they were asked for."""
     penalty: Any
     """What `score` takes off a likelihood."""
     covariance_type: str = eqx.field(static=True, default="full")
@@ -94,8 +94,8 @@ def fitted(
     reg_covar: float,
     n_steps: int,
     *,
-    base: PseudoData | None = None,
-    pseudo: Array | float = 1.0,
+    pseudo_data: PseudoData | None = None,
+    extra_mass: Array | float = 1.0,
     from_centres: bool = False,
     tolerance: float = 1e-6,
     sums: bool = True,
@@ -107,12 +107,12 @@ def fitted(
     `sums` there are none of the result.
     """
     dtype = tiles.x.dtype
-    base = base or _nothing(theta)
-    nu, pseudo = _wide(nu, pseudo, theta.weights, str(dtype))
+    pseudo_data = pseudo_data or _nothing(theta)
+    nu, extra_mass = _wide(nu, extra_mass, theta.weights, str(dtype))
     n_hard = LLOYD_STEPS if from_centres else 0
     whole = np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums)
     real = np.asarray(reg_covar, dtype), np.asarray(tolerance, dtype)
-    lines = theta, base, pseudo, nu
+    lines = theta, pseudo_data, extra_mass, nu
     return of_batches(_fitted, tiles, entries, lines, *whole, *real, covariance_type)
 
 
@@ -130,10 +130,10 @@ def _spheres(means: Array, present: Array) -> Mixture:
 
 
 @partial(jit_on_gpu, static_argnums=3)
-def _wide(nu: Any, pseudo: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
-    """Strength of the prior and pseudo-counts of every fit."""
+def _wide(nu: Any, extra_mass: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
+    """Strength of the prior and extra_mass-counts of every fit."""
     wide = lambda number, shape: xp.broadcast_to(xp.asarray(number, dtype), shape)
-    return wide(nu, weights.shape[:1]), wide(pseudo, weights.shape)
+    return wide(nu, weights.shape[:1]), wide(extra_mass, weights.shape)
 
 
 def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
@@ -146,7 +146,7 @@ def overlaps(tiles: Tiles, entries: Entries, theta: Mixture, fold: Array) -> Any
     return of_batches(_overlaps, tiles, entries, (theta, fold))
 
 
-def batch_m_step(
+def m_step_of_batch(
     theta: Mixture, s: Statistics, nu: float | Array, reg_covar: float, covariance_type: str
 ) -> Mixture:
     """One M-step of a batch from sums."""
@@ -176,8 +176,8 @@ def _fitted(
     tiles,
     work,
     theta,
-    base,
-    pseudo,
+    pseudo_data,
+    extra_mass,
     nu,
     n_steps,
     n_hard,
@@ -192,7 +192,7 @@ def _fitted(
     total = jnp.maximum(add(count.sum(-1)), 1.0)
 
     rows = TileRows.of(x) if tiles.observed is None else None
-    prior = ShapePrior(nu[:, None, None, None], pseudo)
+    prior = ShapePrior(nu[:, None, None, None], extra_mass)
 
     def e_step(theta):
         if rows is not None:
@@ -213,7 +213,7 @@ def _fitted(
         hard = t < n_hard
         used = jax.tree.map(lambda a, b: jnp.where(hard, a, b), narrow(theta), theta)
         s = e_step(used)
-        new = m_step(theta, s, reg_covar, prior, covariance_type, base, LEAST)
+        new = m_step(theta, s, reg_covar, prior, covariance_type, pseudo_data, LEAST)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         small = (jnp.abs(mean - before) < tolerance) & (t > n_hard)

@@ -1,0 +1,1 @@
+"""Batched fits: rows of many nodes in tiles, and expectation maximisation of any number of them."""
