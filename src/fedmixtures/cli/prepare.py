@@ -232,6 +232,8 @@ def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettin
 
 
 def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    if hasattr(task.method, "n_clusters"):
+        return _found(task, settings)
     from fedmixtures.estimators.selection import select_components
 
     rows, nodes = task.train
@@ -258,6 +260,23 @@ def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
     curve = {str(k): worth - volume for k, worth in found.curve.items()}
     chosen = {"k": text, "components": by_node, "curve": curve}
     return task.with_components(k), dataclasses.replace(settings, **chosen)
+
+
+def _found(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    """Components by rows that fits have not seen, and clusters to be joined of them."""
+    from fedmixtures.estimators.search import search_components
+
+    given = task.method.n_clusters
+    with console().status("choosing components") as status:
+        at_least = given if isinstance(given, int) else 1
+        found = search_components(task.problem, at_least, status.update, seed=settings.seed)
+    k, volume = found.n_components, task.log_volume.mean()
+    say(f"  components chosen by rows that were not fitted: {k}; clusters are joined of them")
+    curve = {str(tried): worth - volume for tried, worth in found.worth.items()}
+    clusters = "auto" if given is None else given
+    chosen = {"k": str(k), "curve": curve, "options": {**settings.options, "n_clusters": clusters}}
+    method = dataclasses.replace(task.method, n_clusters=clusters)
+    return task.fitted_by(method).with_components(k), dataclasses.replace(settings, **chosen)
 
 
 def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:

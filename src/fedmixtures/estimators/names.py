@@ -67,7 +67,9 @@ def _joined_aligned(solution: Solution, network: Network, like: Mixture | None) 
     first, part = np.unique(network.parts(), return_index=True, return_inverse=True)[1:]
     part = part.reshape(-1)
     shares = np.bincount(part, share)
-    means = [profiles(theta.at(part == i), share[part == i]) for i in range(len(shares))]
+    means = [
+        profiles(theta.at(part == i), share[part == i] / shares[i]) for i in range(len(shares))
+    ]
     stacked = Mixture.stack(means)
     apart = Network(tuple(network.labels[i] for i in first), *np.zeros((2, 0), int), np.zeros(0))
     orders = numbering(stacked, apart, shares)

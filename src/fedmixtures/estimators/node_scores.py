@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedmixtures import _checks
-from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.transform import Transform

@@ -92,7 +92,7 @@ def _of_each(total: np.ndarray, n_clusters: int | str) -> np.ndarray:
 def _shares(total: np.ndarray, there: np.ndarray) -> np.ndarray:
     """(networks, k, k) of every two that are there; -1 for others."""
     mass = np.where(there, total.sum(-1, where=there[:, None]), 1.0)
-    share = total / np.minimum(mass[:, :, None], mass[:, None])
+    share = total / np.maximum(np.minimum(mass[:, :, None], mass[:, None]), LEAST)
     both = there[:, :, None] & there[:, None] & ~np.eye(total.shape[1], dtype=bool)
     return np.where(both, share, -1.0)
 
