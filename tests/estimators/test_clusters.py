@@ -12,7 +12,7 @@ import fedmixtures as fm
 from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import search
-from fedmixtures.estimators.resolve import Problem
+from fedmixtures.estimators.resolve import Problem, check_clusters
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 
@@ -152,7 +152,7 @@ def _found(worth, at_least=1):
 
 
 def test_components_are_added_until_two_numbers_in_a_row_bring_no_more():
-    worth = {1: -3.0, 2: -2.0, 3: -1.9, 4: -1.9, 6: -1.9, 8: 0.0}
+    worth = {1: -3.0, 2: -2.0, 3: -1.9, 4: -1.9, 6: -1.9, 8: 0.0, 12: 0.0, 16: 0.0}
     found = _found(worth)
     assert found.n_components == 3
     assert list(found.worth) == [1, 2, 3, 4, 6]
@@ -171,14 +171,13 @@ def test_with_no_number_at_all_both_are_found(rows, monkeypatch):
     assert adjusted_rand_score(labels, model.predict(X, nodes)) > 0.97
 
 
-def test_clusters_that_cannot_be_are_refused(rows):
+def test_numbers_that_cannot_be_are_refused_or_told(rows):
     X, nodes, _ = rows
-    refused = {
-        "`n_clusters` is 3, but there are 2 components": {"n_components": 2, "n_clusters": 3},
-        "`n_clusters` is 'many'": {"n_clusters": "many"},
-        "`n_components` is 'many'": {"n_components": "many"},
-        "GTVMin takes every component for a cluster": {"method": "gtv-mmd", "n_clusters": 2},
-    }
-    for message, settings in refused.items():
-        with pytest.raises(ValueError, match=message):
-            NetworkGaussianMixture(graph="full", **settings).fit(X, nodes=nodes)
+    for name in ("n_clusters", "n_components"):
+        with pytest.raises(ValueError, match=f"`{name}` is 'many'"):
+            NetworkGaussianMixture(graph="full", **{name: "many"}).fit(X, nodes=nodes)
+    with pytest.warns(FitWarning, match="`n_clusters` is 3, but there are 2 components to join"):
+        check_clusters(3, 2, TrustThenPool())
+    with pytest.warns(FitWarning, match="Local takes every component for a cluster"):
+        own = NetworkGaussianMixture(2, method="local", n_clusters=3).fit(X, nodes=nodes)
+    assert own.n_clusters_ == 2

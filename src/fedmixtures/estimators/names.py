@@ -71,7 +71,7 @@ def _joined_aligned(solution: Solution, network: Network, like: Mixture | None) 
         profiles(theta.at(part == i), share[part == i] / shares[i]) for i in range(len(shares))
     ]
     stacked = Mixture.stack(means)
-    apart = Network(tuple(network.labels[i] for i in first), *np.zeros((2, 0), int), np.zeros(0))
+    apart = Network.from_edges([], [network.labels[i] for i in first])
     orders = numbering(stacked, apart, shares)
     found = profiles(stacked.relabel(orders), shares)
     if like is not None:

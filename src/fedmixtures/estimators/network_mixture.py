@@ -54,8 +54,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     n_clusters : "auto", int or None
         Components that unseen rows cannot tell apart are joined into clusters, once for the whole
         network: as far as they go ("auto"), or into so many. None is "auto" where the number of
-        components is found, too; where it is given, every component is a cluster. Only of the
-        default method: with others every component is one.
+        components is found, too; where it is given, every component is a cluster. With other
+        methods than the default every component is one.
     graph : Network, networkx.Graph, sparse matrix, edge list, "full", "knn", "knn:5" or None
         Who listens to whom, by node label. None: nobody.
     method : str or object
@@ -247,6 +247,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         transform = self._chosen_transform(data)
         data, volume = to_fit(data, transform, settings["seed"]), transform.volume(data)
         problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
+        resolve.check_clusters(self.n_clusters, self.n_components, problem.method)
         say = partial(printer.say, lasting=False)
         init = in_units_of_fit(resolve.resolve_start(self.init), transform)
         missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
@@ -274,8 +275,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         solution = aligned(solution, problem.network, kept)
         names = getattr(like, "cluster_names_", None)
         self.adopt(solution, problem.network, labelled=labels is not None, transform=transform)
-        if names is not None and len(names) == solution.n_clusters:
-            self.cluster_names_ = names
+        if names is not None and len(names) <= solution.n_clusters:
+            new = range(len(names), solution.n_clusters)
+            self.cluster_names_ = (*names, *map(str, new))
         elif hasattr(self, "cluster_names_"):
             del self.cluster_names_
         return self

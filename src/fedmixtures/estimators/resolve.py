@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.solution import Solution
+from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
@@ -121,25 +122,28 @@ def resolve_clusters(n_clusters: Any, n_components: Any, method: Method) -> Meth
     """The method, told how many clusters to join components into."""
     joins = hasattr(method, "n_clusters")
     if n_clusters is None:
-        wanted = n_components is None or isinstance(n_components, str)
-        if not (joins and wanted) or method.n_clusters is not None:
+        given = getattr(method, "n_clusters", None) is not None
+        if not joins or given or not isinstance(n_components, str):
             return method
         return dataclasses.replace(method, n_clusters="auto")
     if isinstance(n_clusters, str):
-        _checks.one_of("n_clusters", n_clusters, ("auto",))
+        _checks.one_of("n_clusters", n_clusters, (AUTO,))
     else:
         _checks.whole("n_clusters", n_clusters)
-    if not joins:
-        raise ValueError(
-            f"`n_clusters` is {n_clusters!r}, but {type(method).__name__} takes every component "
-            "for a cluster. Give n_components instead."
-        )
-    if isinstance(n_components, int) and n_clusters != "auto" and n_components < n_clusters:
-        raise ValueError(
-            f"`n_clusters` is {n_clusters}, but there are {n_components} components to join. "
-            "Raise n_components, or leave it out."
-        )
-    return dataclasses.replace(method, n_clusters=n_clusters)
+    return dataclasses.replace(method, n_clusters=n_clusters) if joins else method
+
+
+def check_clusters(n_clusters: Any, n_components: Any, method: Method) -> None:
+    """Warn of numbers that do not go together."""
+    both = isinstance(n_clusters, int) and isinstance(n_components, int)
+    joins = hasattr(method, "n_clusters")
+    if both and joins and n_components < n_clusters:
+        told = f"there are {n_components} components to join. Raise n_components, or leave it out."
+    elif n_clusters is not None and not joins and n_clusters != n_components:
+        told = f"{type(method).__name__} takes every component for a cluster. Give n_components."
+    else:
+        return
+    warnings.warn(f"`n_clusters` is {n_clusters!r}, but {told}", FitWarning, stacklevel=3)
 
 
 def resolve_graph(graph: Any, data: NodeData) -> Network:

@@ -90,7 +90,7 @@ def with_components(
     """
     method, data = problem.method, problem.data
     if method.has_levels and hasattr(method, "n_clusters"):
-        wanted = method.n_clusters
+        wanted = getattr(method, "n_clusters", None)
         at_least = wanted if isinstance(wanted, int) else 1
         found = search_components(problem, at_least, announce, seed=seed, dtype=dtype)
         return dataclasses.replace(problem, n_components=[found.n_components] * data.n_nodes)

@@ -1,4 +1,4 @@
-"""Step 5: which components are one cluster, from sums of products of memberships."""
+"""Step 9: which components are one cluster, from sums of products of memberships."""
 
 import numpy as np
 import pytest

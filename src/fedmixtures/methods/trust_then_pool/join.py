@@ -1,4 +1,4 @@
-r"""Step 5, join: which components are one cluster, decided once for the whole network by one sum.
+r"""Step 9, clusters: which components are one, decided once for the whole network by one sum.
 
 The components of the personal level are the same at every node. Every node adds
 $S = \sum_x r(x)\, r(x)^T$ over its rows: $r$ are the memberships of a row in the components of the
@@ -30,11 +30,11 @@ LEAST = 1e-6
 def join(
     nodes: Nodes, level: Level, group: np.ndarray, n_clusters: int | str
 ) -> Generator[Sum, Any, Joined]:
-    """Step 5, from the fits of the personal level without each fold."""
+    """The sum, from the fits of the personal level without each fold, and what comes of it."""
     assert level.folds is not None
     own = nodes.in_parts(lambda part, _, folds: part.overlaps(folds), level.folds)
     total = yield Sum(own, group)
-    return joined(*map(np.asarray, (own, total)), group, n_clusters)
+    return joined(np.asarray(own), np.asarray(total), group, n_clusters)
 
 
 def joined(own: np.ndarray, total: np.ndarray, group: np.ndarray, n_clusters: int | str) -> Joined:

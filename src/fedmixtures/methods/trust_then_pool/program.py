@@ -7,12 +7,12 @@
 | 2 release | own mixture and number of rows | one message to neighbours |
 | 3 everyone | EM of all rows of the connected network | sums |
 | 4 personal | everyone's mixture moved to own rows | |
-| 5 join | which components are one cluster, where clusters are asked for | a sum, k x k |
-| 6 listen | whose release helps with own held-out rows | a bit and labels to each neighbour |
-| 7 group | EM of all rows of a community that listens both ways | sums |
-| 8 near | own rows with the releases of those listened to | |
-| 9 weigh | how much each level counts | sums of a few numbers |
-| 10 clusters | read from the level that counts most, or joined of the personal one | |
+| 5 listen | whose release helps with own held-out rows | a bit and labels to each neighbour |
+| 6 group | EM of all rows of a community that listens both ways | sums |
+| 7 near | own rows with the releases of those listened to | |
+| 8 weigh | how much each level counts | sums of a few numbers |
+| 9 clusters | read from the level that counts most | |
+|  | or, where asked for, joined of the personal one's components | a sum, k x k |
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class TrustThenPool(Protocol):
         alone: np.ndarray | np.bool_,
         joining: Joined | None,
     ) -> Generator[Request, Any, Outcome]:
-        """Steps 9 and 10."""
+        """Steps 8 and 9."""
         judged = self._judged(nodes, levels, alone, network.size > 1)
         weight = yield from weights(nodes, judged, network.label)
         return replace(self._weighted(nodes, units, levels, judged, weight), joined=joining)
@@ -220,7 +220,7 @@ class TrustThenPool(Protocol):
         judged: list[Array],
         weight: Array,
     ) -> Outcome:
-        """Step 10, and all levels in the user's units."""
+        """Step 9, and all levels in the user's units."""
         found, weight = [levels[name] for name in self.levels], np.asarray(weight)
         clusters, mean = first_greatest(weight), evidence(nodes, judged)
         if self.n_clusters is not None:
