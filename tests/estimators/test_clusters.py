@@ -12,7 +12,8 @@ import fedmixtures as fm
 from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import search
-from fedmixtures.estimators.resolve import Problem, check_clusters
+from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.resolve import check_clusters
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 

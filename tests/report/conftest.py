@@ -10,7 +10,7 @@ import pytest
 from fedmixtures import GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import shifted_blocks
-from fedmixtures.estimators.resolve import Problem
+from fedmixtures.estimators.problem import Problem
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.metrics import Scores
 from fedmixtures.report.content import Findings, build_content

@@ -30,11 +30,11 @@ from fedmixtures.estimators.atlas import Atlas, checked_names
 from fedmixtures.estimators.columns import warn_of_columns, without_node_column
 from fedmixtures.estimators.names import aligned, named_newcomer, profiles
 from fedmixtures.estimators.node_scores import NodeScores
+from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.search import with_components
 from fedmixtures.estimators.sklearn_api import NestedParameters
 from fedmixtures.estimators.solutions import joined, unknown
 from fedmixtures.graph.network import Network
-from fedmixtures.io.runs import read_checkpoint, write_checkpoint
 from fedmixtures.methods.base import Method, Trust
 
 
@@ -68,6 +68,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         As in scikit-learn: a matrix for each component, one for all of them, variances of features
         alone, one variance for each component. With few rows or many features the fewer numbers
         are the better fit. `covariances_` are full matrices in any case.
+    standardize : bool or None
+        Divide every feature by its standard deviation over all rows, for the fit alone: the model
+        stays in the units of the rows. None: only for couplings, whose step is made for features of
+        order one, and only where a feature's spread within nodes is below 0.5 or above 10.
     transforms : "auto", "none", mapping or None
         Whether skewed columns are fitted by their logarithm or a power: what describes each column
         best, always reversible. ``"auto"`` finds out, ``"none"`` takes all as they are, a mapping
@@ -168,6 +172,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         graph: Any = None,
         method: Any = "trust",
         covariance_type: str = "full",
+        standardize: bool | None = False,
         transforms: Any = None,
         n_rounds: int | None = None,
         init: Any = "kmeans",
@@ -187,6 +192,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.graph = graph
         self.method = method
         self.covariance_type = covariance_type
+        self.standardize = standardize
         self.transforms = transforms
         self.n_rounds = n_rounds
         self.init = init
@@ -246,7 +252,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         warn_of_columns(data, getattr(self, "feature_names_in_", None))
         transform = self._chosen_transform(data)
         data, volume = to_fit(data, transform, settings["seed"]), transform.volume(data)
-        problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
+        problem = self._problem(data, self.graph)
         resolve.check_clusters(self.n_clusters, self.n_components, problem.method)
         say = partial(printer.say, lasting=False)
         init = in_units_of_fit(resolve.resolve_start(self.init), transform)
@@ -264,6 +270,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         solution = problem.solve(
             init,
             watch=partial(self._watch, printer),
+            checkpoint=self.checkpoint,
+            resume=resume,
             announce=say,
             **settings,
         )
@@ -333,11 +341,15 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             dtype=self.dtype,
             tol=float(tol),
             report_every=self.report_every or (10 if watched else None),
-            resume=None if resume is None else read_checkpoint(resume),
             keep_nodes=self.keep_node_history,
             keep_interrupted=bool(self.keep_interrupted),
             devices=devices,
         )
+
+    def _problem(self, data: NodeData, graph: Any) -> Problem:
+        """What these settings make of rows; everything that can be checked is."""
+        method, k = self.resolved_method(), self.n_components
+        return Problem.of(data, graph, method, k, self.standardize)
 
     def _watch(self, printer: ProgressPrinter, progress: Progress) -> None:
         """Pass on what was asked for."""
@@ -345,8 +357,6 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         if self.on_round is not None:
             for record in progress.records:
                 self.on_round(record)
-        if self.checkpoint is not None and progress.round and not progress.final:
-            write_checkpoint(self.checkpoint, progress.checkpoint)
 
     def adopt(
         self,
@@ -430,7 +440,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         seed = resolve.resolve_seed(self.random_state)
         known = self.solution_, self.network_, self.resolved_method()
         inside = to_fit(data, self.transform_, seed)
-        solution, network = joined(*known, inside, seed, self.dtype)
+        solution, network = joined(*known, inside, seed, self.dtype, self.standardize)
         volume = np.append(np.zeros(len(known[0].labels)), self.transform_.volume(data))
         in_users = solution.changed(lambda theta: theta, volume)
         solution = dataclasses.replace(in_users, history=solution.history)
@@ -504,7 +514,11 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             raise ValueError(
                 f"`nodes` names {_checks.listed(new)}, which the report knows nothing of."
             )
-        return write_report(self, path, data, held, static=static, include_rows=include_rows)
+        labels = self.solution_.labels
+        if data.labels != labels and set(data.labels) == set(labels):  # one has joined later
+            data = data.at([data.labels.index(label) for label in labels])
+        problem = self._problem(data, self.network_)
+        return write_report(self, problem, path, held, static=static, include_rows=include_rows)
 
     def explain(self, node: Label) -> str:
         """One node in words: whom it listens to, on what evidence, with which weight."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,14 +13,13 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.solution import FitWarning, Solution
-from fedmixtures.engine.solve import solve
+from fedmixtures.engine.solution import FitWarning
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
 from fedmixtures.init import KMeansStart, Start
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import WITH_PRIOR, Centralized, Local
-from fedmixtures.methods.registry import METHODS, check_gaps
+from fedmixtures.methods.registry import METHODS
 from fedmixtures.mixture.covariance_types import check_type
 from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.moments import column_moments
@@ -35,34 +33,6 @@ STARTS: dict[str, Callable[[], Start]] = {
     "kmeans": KMeansStart,
     "local": lambda: Local(**WITH_PRIOR),
 }
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Rows, graph, method and components that fit together: all that can be checked is."""
-
-    data: NodeData
-    network: Network
-    method: Method
-    n_components: list[int]
-
-    @classmethod
-    def of(cls, data: NodeData, graph: Any, method: Any, n_components: Any) -> Problem:
-        """From what a user wrote."""
-        components = resolve_components(n_components, data.labels)
-        network = resolve_graph(graph, data)
-        return cls(data, network, resolve_method(method), components).checked()
-
-    def checked(self) -> Problem:
-        """Itself, if the method takes it."""
-        self.method.check(self.n_components, self.network)
-        check_gaps(self.method, self.data)
-        return self
-
-    def solve(self, init: Any = None, **how: Any) -> Solution:
-        """Run the method; the further settings are those of `fedmixtures.solve`."""
-        given = self.data, self.network, init
-        return solve(self.method, *given, n_components=self.n_components, **how)
 
 
 def resolve_method(method: Any, covariance_type: str = "full") -> Method:

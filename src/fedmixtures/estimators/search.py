@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.engine.solution import FitWarning
-from fedmixtures.estimators.resolve import Problem
+from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.selection import components_for
 from fedmixtures.mixture.covariance_types import n_parameters
 
 NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -68,7 +69,7 @@ def search_components(
             break
         if announce is not None:
             announce(f"looking for the number of components: {k}")
-        own = dataclasses.replace(problem, method=method, n_components=[k] * data.n_nodes)
+        own = problem.where(method=method, n_components=k)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # fewer rows than components, say
             solution = own.solve(**how)
@@ -88,18 +89,14 @@ def with_components(
 
     Of methods without a shared level, the BIC of every node's own fits.
     """
-    method, data = problem.method, problem.data
+    method = problem.method
     if method.has_levels and hasattr(method, "n_clusters"):
         wanted = getattr(method, "n_clusters", None)
         at_least = wanted if isinstance(wanted, int) else 1
         found = search_components(problem, at_least, announce, seed=seed, dtype=dtype)
-        return dataclasses.replace(problem, n_components=[found.n_components] * data.n_nodes)
-    from fedmixtures.estimators.selection import select_components  # which knows the estimator
-
-    labels = np.repeat(np.arange(data.n_nodes), data.counts)
-    chosen = select_components(data.rows, labels, method=method, random_state=seed).n_components
-    numbers = [chosen[i] for i in range(data.n_nodes)]
-    return dataclasses.replace(problem, n_components=numbers).checked()
+        return problem.where(n_components=found.n_components)
+    found = components_for(problem, random_state=seed)
+    return problem.where(n_components=found.n_components)
 
 
 def _best(scores: dict[int, float]) -> int:

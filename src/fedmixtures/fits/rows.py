@@ -18,6 +18,7 @@ from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.fits.batches import ALL, Entries
 from fedmixtures.fits.em import Fit, densities, fitted, m_step_of_batch, overlaps, seeded
+from fedmixtures.fits.held_out import HeldOut
 from fedmixtures.fits.tiles import TileTable
 from fedmixtures.init import distinct_rows_of_all
 from fedmixtures.kernels.arrays import Segments, Tree, at, in_order_of, jit_on_gpu, placed, xp
@@ -70,6 +71,7 @@ class FoldedRows:
         fold, self.n_folds = self._folds(data, n_folds)
         n_points = self.present.shape[1] * (2 * data.n_features + 1)
         self.table = TileTable(data, fold, n_points, n_mixtures, dtype)
+        self.held_out = partial(HeldOut, data, fold, self.n_folds, self.table, dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
         self._by_tile(tile, *at((tiles.fold, tiles.count), slice(0, len(tile))))
 
@@ -167,6 +169,11 @@ class FoldedRows:
         """EM from `theta`, a fit for each of `entries`; see `em.fitted`."""
         more = {"covariance_type": self.covariance_type, **more}
         return fitted(self.table.tiles, entries, theta, nu, self.reg_covar, n_steps, **more)
+
+    def step_by_points(self, entries: Entries, theta: Mixture, nu: Any, **more: Any) -> Mixture:
+        """One step of EM from `theta` on points alone, beside pseudo-data."""
+        given = self.table.of_points_alone, entries, theta, nu, self.reg_covar, 1
+        return fitted(*given, sums=False, covariance_type=self.covariance_type, **more).theta
 
     def m_step(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
         """The M-step of sums that stand for rows of all nodes."""

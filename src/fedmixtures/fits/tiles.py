@@ -30,13 +30,17 @@ from fedmixtures.kernels.arrays import (
 
 TILE_SIZES = (32, 64, 128, 256)
 """Rows in a tile: which of them depends on how many rows nodes have."""
+SMALL_SIZES = (4, 8, 16, *TILE_SIZES)
+"""The same of rows that are only judged: those of one fold."""
 LARGE = 1 << 16
 """Tiles from which on room for twice as many would be felt."""
 NO_FOLD = -2
 """Fold of padding and of points that are no rows."""
 
 
-def tile_size(counts: np.ndarray, n_points: int, n_features: int) -> int:
+def tile_size(
+    counts: np.ndarray, n_points: int, n_features: int, sizes: tuple[int, ...] = TILE_SIZES
+) -> int:
     """The size of tiles that costs least for nodes of so many rows.
 
     A tile costs its rows, padding included, and what is done per component, taken as worth
@@ -45,20 +49,28 @@ def tile_size(counts: np.ndarray, n_points: int, n_features: int) -> int:
     """
     price = 4 + 0.4 * n_features**2
     some = np.concatenate([counts, np.full(len(counts), n_points)])
-    cost = [(-(-some // size)).sum() * (size + price) for size in TILE_SIZES]
-    return TILE_SIZES[int(np.argmin(cost))]
+    cost = [(-(-some // size)).sum() * (size + price) for size in sizes]
+    return sizes[int(np.argmin(cost))]
 
 
 class TileTable:
     """The tiles of a block of nodes, with room for points; counts and folds by node."""
 
-    def __init__(self, data: NodeData, folds: Array, n_points: int, n_mixtures: int, dtype: str):
+    def __init__(
+        self,
+        data: NodeData,
+        folds: Array,
+        n_points: int,
+        n_mixtures: int,
+        dtype: str,
+        sizes: tuple[int, ...] = TILE_SIZES,
+    ):
         """`folds` gives the fold of every row of `data`; `n_points` those of one mixture."""
         incomplete = bool(xp.isnan(data.rows).any())
         arranged = _arranged(data) if incomplete else data
         counts, n = arranged.counts, len(arranged.rows)
         node = Segments(arranged.offsets[:-1], n).number()
-        self.size = size = tile_size(counts, n_points, data.n_features)
+        self.size = size = tile_size(counts, n_points, data.n_features, sizes)
         self.n_tiles = -(-counts // size)
         self.first = np.concatenate([[0], np.cumsum(self.n_tiles)[:-1]]).astype(np.int64)
         self.point_tiles, self.n_points = -(-n_points // size), n_points
@@ -77,6 +89,8 @@ class TileTable:
             at = all_places[::segment] // segment
             observed = placed(lines * size // segment, at, there, True, bool)
             observed = jnp.asarray(observed.reshape(lines, size // segment, -1))
+        self.place = place
+        """(rows of `data`,) where each stands, tile after tile."""
         fill = lambda *what: jnp.asarray(_tiled(lines, size, place, *what))
         self.tiles = Tiles(
             fill(data.rows, 0, dtype),
@@ -126,16 +140,17 @@ class TileTable:
         """As `of_rows`; fit number `fit[e]` has the points of `source[e]` too, times `scale[e]`."""
         return self._joined(self.of_rows(node, leave), fit, source, scale, len(node))
 
-    def with_one(self, node: Array, leave: Array, source: Array, scale: Array) -> Entries:
-        """As `of_rows`; each fit has the points of one source too."""
-        if not self.equal:
-            return self.with_points(node, leave, np.arange(len(node)), source, scale)
-        sizes = self.equal, self.point_tiles, self.row_tiles
-        return Entries(
-            *_of_equal_with_one(self.first, node, leave, source, scale, *sizes),
-            n_fits=len(node),
-            size=self.equal + self.point_tiles,
-        )
+    def of_each(self, source: Array, scale: Array) -> Entries:
+        """A fit to the points of each of `source`, times `scale`."""
+        n, tiles = len(source), self.point_tiles
+        parts = _of_each(source, scale, self.row_tiles, tiles)
+        return Entries(*parts, n_fits=n, size=tiles)
+
+    @property
+    def of_points_alone(self) -> Tiles:
+        """The tiles for fits that have no rows: points lack no cell."""
+        per_fit = 1 << (self.point_tiles.bit_length() - 1)
+        return Tiles(self.tiles.x, self.tiles.count, self.tiles.fold, per_fit=per_fit)
 
     def _joined(self, rows: Entries, fit, source, scale, n: int) -> Entries:
         """Both in ascending order of fits; in each, rows come before points."""
@@ -177,29 +192,14 @@ def _of_equal(first: Array, node: Array, leave: Array, tiles: int) -> tuple[Arra
     return tile.astype(np.int32), owner, leave, xp.ones(len(owner))
 
 
-@partial(jit_on_gpu, static_argnums=(5, 6, 7))
-def _of_equal_with_one(
-    first: Array,
-    node: Array,
-    leave: Array,
-    source: Array,
-    scale: Array,
-    own: int,
-    more: int,
-    at: int,
-) -> tuple[Array, ...]:
-    """The same with `more` tiles of a source each, which stand from tile `at` on."""
-    n = len(node)
-    side = lambda a, b, kind: xp.concatenate([a, b], axis=1).reshape(-1).astype(kind)
-    wide = lambda part, tiles: xp.broadcast_to(xp.asarray(part)[:, None], (n, tiles))
-    own_tile = wide(xp.asarray(first)[node], own) + xp.arange(own)
-    its_tile = at + more * wide(source, more) + xp.arange(more)
-    return (
-        side(own_tile, its_tile, np.int32),
-        xp.repeat(xp.arange(n, dtype=np.int32), own + more),
-        side(wide(leave, own), xp.full((n, more), ALL), np.int8),
-        side(xp.ones((n, own)), wide(scale, more), np.float64),
-    )
+@partial(jit_on_gpu, static_argnums=(2, 3))
+def _of_each(source: Array, scale: Array, first: int, tiles: int) -> tuple[Array, ...]:
+    """The same of fits to the points of a source each, which stand from tile `first` on."""
+    n = len(source)
+    tile = first + tiles * xp.asarray(source)[:, None] + xp.arange(tiles)
+    owner = xp.repeat(xp.arange(n, dtype=np.int32), tiles)
+    scale = xp.repeat(xp.asarray(scale, np.float64), tiles)
+    return tile.reshape(-1).astype(np.int32), owner, xp.full(n * tiles, ALL, np.int8), scale
 
 
 @partial(jit_on_gpu, static_argnums=3)

@@ -87,6 +87,9 @@ class Method(eqx.Module):
     standardises: ClassVar[bool] = False
     """Whether it computes in standard deviations of the features, `reg_covar` included."""
     supports_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
+    sends: ClassVar[tuple[type, ...]] = ()
+    """Types of what nodes tell each other, as far as they may do so between silos: there each must
+    have a rule at the release gate (`federation/node/crossing.py`). Empty: in one process alone."""
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import numpy as np
 
 from fedmixtures._types import Array
@@ -56,6 +57,18 @@ class Broadcast:
     message: Any  # pytree of arrays (nodes, ...)
     rows: Array | None = None
     """The block's rows in the units of the message: what a silo's gate counts behind it."""
+
+
+class Release(eqx.Module):
+    """What a node tells of its rows in the clear: its own mixture and how many rows it has.
+
+    Between silos no other message can be broadcast: it passes the release gate.
+    """
+
+    theta: Mixture  # (lines, ...)
+    rows: Any  # (lines,)
+    lost: Any = None
+    """(lines,) whether a silo's gate took components away, or all; None: nowhere."""
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,15 @@ from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.protocol import Groups
 from fedmixtures.methods.trust_then_pool import weigh
 from fedmixtures.methods.trust_then_pool.communities import communities
+from fedmixtures.methods.trust_then_pool.listen import gains
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
-from fedmixtures.methods.trust_then_pool.own import Received, own_level, released
+from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
+from fedmixtures.methods.trust_then_pool.personal import Personal
 from fedmixtures.methods.trust_then_pool.pool import Pooling, pooled_level, sound
 from fedmixtures.mixture.arithmetic import double
+from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.mixture.moments import Statistics
+from fedmixtures.mixture.moments import Statistics, sigma_points
 
 pytestmark = pytest.mark.rounding
 K = 2
@@ -290,6 +293,47 @@ def test_the_strength_is_the_one_that_foretells_best(nodes, own, other):
     alone, _ = everyone(nodes, own, strengths=[8.0], steps=steps)
     assert (pooled.nu == max(8.0, other)).all()
     assert (score(level) > score(alone) + 1e-6) == (other > 8.0)
+
+
+def test_the_gain_of_an_edge_is_that_of_a_step_with_its_points(nodes, own):
+    """Of fits without a fold, to its rows: one EM step on own rows and the points of a release."""
+    received = Received(nodes, released(nodes, own))
+    nothing = PseudoData(0.0 * own.fit.weights, own.fit.means, own.fit.covariances)
+    worse = Level(own.fit, own.out_of_fold - 1.0, own.fit, own.folds)
+    alone = Personal(worse, nothing, own.fit.weights, np.full(nodes.n, 8.0))
+    found = gains(nodes, own, alone, received)
+    for edge in (0, 7):
+        node, sender = received.receiver[edge], received.sender[edge]
+        x, count, fold = rows_of(nodes, node)
+        points, weights = map(np.asarray, sigma_points(received.theta.at(sender)))
+        weights = min(received.rows[sender], 10 * count.sum()) * weights.reshape(-1)
+        gain = np.zeros(5)
+        for f in range(5):
+            before, kept = own.folds.at((node, f)), fold != f
+            rows = np.concatenate([x[kept], points.reshape(-1, 2)])
+            after = plain_step(before, rows, np.concatenate([count[kept], weights]), 8.0, 1e-3)
+            more = after.log_density(x[~kept]) - before.log_density(x[~kept])
+            gain[f] = count[~kept] @ more
+        assert found.mean[edge] == pytest.approx(gain.sum() / count.sum(), abs=1e-9)
+        np.testing.assert_allclose(found.without[:, edge], gain.sum() - gain, atol=1e-8)
+
+
+def test_a_fold_without_rows_is_judged_by_none():
+    """Two nodes of two rows beside one of forty: three of their folds are empty."""
+    rng = np.random.default_rng(1)
+    data = NodeData.from_rows(rng.normal(size=(44, 2)), [0] * 2 + [1] * 2 + [2] * 40)
+    block = a_block(data)
+    nodes = Nodes(block, drive(common_units(block), InProcess(block)), OPTIONS)
+    held_out = nodes.held_out()
+    assert held_out.line.tolist() == [[0, 1, -1, -1, -1], [2, 3, -1, -1, -1], [4, 5, 6, 7, 8]]
+    own = own_level(nodes)
+    theta = jax.tree.map(lambda part: part[held_out.node, held_out.fold], own.folds)
+    found = held_out.gains(np.arange(9), theta, np.zeros_like(held_out.tiled(own.out_of_fold)))
+    expected = [
+        (own.out_of_fold * nodes.count)[(nodes.fold == f) & (nodes.node_of == i)[:, None]].sum()
+        for i, f in zip(held_out.node, held_out.fold, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def kept_edges(edges, gain=0.1):

@@ -37,8 +37,6 @@ class Constants:
     """EM steps from the own mixture to that of own rows and trusted releases."""
 
     # Step 5, listen
-    listen_steps: int = 3
-    """EM steps of a fit that tries a neighbour's release."""
     most_times: float = 10.0
     """A neighbour's release counts at most this many times the own rows."""
     margin: float = 4.0

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.fits.batches import ALL
-from fedmixtures.fits.rows import ALL_STEPS, by_node
-from fedmixtures.kernels.arrays import Segments, at, chosen, jit_on_gpu, xp
+from fedmixtures.fits.em import as_pseudo_data
+from fedmixtures.fits.held_out import HeldOut
+from fedmixtures.fits.rows import by_node
+from fedmixtures.kernels.arrays import (
+    Segments,
+    at,
+    chosen,
+    jit_on_gpu,
+    placed,
+    worth_selecting,
+    xp,
+)
 from fedmixtures.kernels.dispatch import edges_at_once
 from fedmixtures.methods.protocol import Block, PerNeighbour, Request
 from fedmixtures.methods.trust_then_pool.communities import communities
@@ -22,6 +31,7 @@ from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.methods.trust_then_pool.personal import Personal
 from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.mixture.moments import Statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +81,18 @@ def gains(nodes: Nodes, own: Level, personal: Personal, received: Received) -> G
     """Out-of-fold gain of own rows when a neighbour's points are added to the fit.
 
     The fit is the better of what the node has without groups: own rows alone, or own rows held by
-    everyone's. Where even that is no worse without the neighbour, the gain is negative.
+    everyone's. Where even that is no worse without the neighbour, the gain is negative. One step of
+    EM tells: with two more, 97 to 100 of 100 edges had the same sign on four networks.
     """
     n_edges, at_once = len(received.receiver), edges_at_once()
     better = _better(own.out_of_fold, personal.level.out_of_fold, nodes.count, nodes.tiles_of)
     known = by_node(better, nodes.node_of, own.out_of_fold, personal.level.out_of_fold)
+    judged = nodes.held_out()
+    begun, known = _begun(nodes, judged, own, personal, better), judged.tiled(known)
     parts = [xp.zeros((nodes.n_folds, 0))]
     for first in range(0, n_edges, at_once):
         part = slice(first, min(first + at_once, n_edges))
-        parts.append(_gains(nodes, own, personal, received, better, known, part))
+        parts.append(_gains(nodes, judged, begun, received, known, part))
     by_fold = _side_by_side(parts)
     if received.lost.any():
         coarse = received.lost[received.sender] | received.lost[nodes.block.line[received.receiver]]
@@ -110,21 +123,53 @@ def _not_worse(nodes: Nodes, own: Level, received: Received, edges: np.ndarray) 
     return np.asarray(xp.stack([add(of_fold(f)) for f in range(nodes.n_folds)]))
 
 
-def _gains(nodes, own, personal, received, better, known, edges) -> Any:
-    """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
-    weight = received.weight(nodes, edges, C.most_times)
-    of_edges = received.receiver[edges], received.sender[edges], weight
-    node, sender, weight, leave = _by_fold(of_edges, nodes.n_folds)
-    entries = nodes.table.with_one(node, leave, sender, weight)
-    held = personal.others, personal.extra_mass, personal.nu
-    models = own.folds, personal.level.folds
+class Begun(NamedTuple):
+    """Of every fold: the mixture without it, and what counts beside a neighbour's points.
+
+    These are the own rows as they are shared out under the mixture, with the others' that hold it.
+    """
+
+    theta: Mixture
+    others: PseudoData
+    extra_mass: Array
+    nu: Array
+
+
+def _begun(nodes: Nodes, judged: HeldOut, own: Level, personal: Personal, better: Array) -> Begun:
+    """An E-step of own rows without each fold: it is the same whoever is listened to."""
+    node, leave = judged.node, judged.fold
+    held, models = (
+        (personal.others, personal.extra_mass, personal.nu),
+        (own.folds, personal.level.folds),
+    )
     start, others, extra_mass, strength = _from(node, leave, better, models, held, nodes.nu)
-    more = {"pseudo_data": others, "extra_mass": extra_mass, **ALL_STEPS}
-    theta = nodes.fit(entries, start, strength, C.listen_steps, **more).theta
-    rows = nodes.table.of_rows(node, np.full(len(node), ALL))
-    density = nodes.densities(rows, theta)
-    gain = _gain(density, known, nodes.fold, nodes.count, rows.tile, leave, rows.owner)
-    return rows.sums(gain).reshape(nodes.n_folds, -1)
+    sums = nodes.fit(nodes.table.of_rows(node, leave), start, strength, 0).own
+    others, extra_mass = _with_own(start, others, extra_mass, sums)
+    return Begun(start, others, extra_mass, strength)
+
+
+def _gains(
+    nodes: Nodes, judged: HeldOut, begun: Begun, received: Received, known: Array, edges: slice
+) -> Any:
+    """(folds, edges) total gain of the rows of each fold, by fits that have not seen them."""
+    line = judged.line.T[:, received.receiver[edges]].reshape(-1)
+    fits = worth_selecting(line >= 0)
+    edge, there = fits % (edges.stop - edges.start), np.maximum(line[fits], 0)
+    weight = received.weight(nodes, edges, C.most_times)[edge]
+    entries = nodes.table.of_each(received.sender[edges][edge], weight)
+    of = at(begun, there)
+    beside = {"pseudo_data": of.others, "extra_mass": of.extra_mass}
+    theta = nodes.step_by_points(entries, of.theta, of.nu, **beside)
+    gain = xp.where(line[fits] >= 0, judged.gains(there, theta, known), 0.0)
+    return placed(len(line), fits, gain, 0.0, gain.dtype).reshape(nodes.n_folds, -1)
+
+
+@jit_on_gpu
+def _with_own(
+    theta: Mixture, others: PseudoData, extra_mass: Array, own: Statistics
+) -> tuple[PseudoData, Any]:
+    """Rows of others, and the prior's mass, with own rows among them."""
+    return as_pseudo_data(theta, others.added(theta, own)), extra_mass + own.mass
 
 
 @jit_on_gpu
@@ -143,13 +188,6 @@ def _mean_and_without(by_fold: Array, rows: Array) -> tuple[Any, Any]:
     """Of all folds by row, and the total without each."""
     total = by_fold.sum(0)
     return total / rows, total - by_fold
-
-
-@partial(jit_on_gpu, static_argnums=1)
-def _by_fold(of_edges: tuple[Array, ...], n_folds: int) -> tuple[Any, ...]:
-    """The same for every fold, and the fold."""
-    again = [xp.tile(xp.asarray(part), n_folds) for part in of_edges]
-    return *again, xp.repeat(xp.arange(n_folds), len(of_edges[0]))
 
 
 @jit_on_gpu
@@ -171,10 +209,3 @@ def _from(
         xp.where(alone[:, None], 1.0, extra_mass),
         xp.where(alone, nu, strength),
     )
-
-
-@jit_on_gpu
-def _gain(density, known, fold, count, tile, leave, owner) -> Any:
-    """By tile what rows of the fold that was left out gain."""
-    judged = fold[tile] == xp.asarray(leave)[owner][:, None]
-    return xp.where(judged, (density - known[tile]) * count[tile], 0.0).sum(-1)

@@ -30,7 +30,17 @@ from fedmixtures.fits.rows import by_node
 from fedmixtures.fits.units import Units
 from fedmixtures.kernels.arrays import pick, stacked, xp
 from fedmixtures.methods.base import Diagnostics, Joined, Levels, Outcome
-from fedmixtures.methods.protocol import Block, Broadcast, Connect, Groups, Protocol, Request
+from fedmixtures.methods.protocol import (
+    Block,
+    Broadcast,
+    Connect,
+    Groups,
+    PerNeighbour,
+    Protocol,
+    Release,
+    Request,
+    Sum,
+)
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.join import join
 from fedmixtures.methods.trust_then_pool.listen import listening
@@ -85,6 +95,7 @@ class TrustThenPool(Protocol):
 
     supports_missing: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
+    sends: ClassVar[tuple[type, ...]] = (Release, PerNeighbour, Connect, Sum)
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
 
