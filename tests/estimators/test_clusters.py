@@ -148,7 +148,7 @@ def _found(worth, at_least=1):
     """Of 100 rows of one feature."""
     data = NodeData.from_rows(np.zeros((100, 1)), ["a"] * 100)
     network = Network.from_edges([], ["a"])
-    priced = _Priced(data, network, TrustThenPool(), [1], worth)
+    priced = _Priced(data, network, TrustThenPool(), [1], worth=worth)
     return search.search_components(priced, at_least, seed=0)
 
 

@@ -165,7 +165,7 @@ def _found(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
     """Components by rows that fits have not seen, and clusters to be joined of them."""
     from fedmixtures.estimators.search import search_components
 
-    given = task.problem.method.n_clusters
+    given = getattr(task.problem.method, "n_clusters", None)
     with console().status("choosing components") as status:
         at_least = given if isinstance(given, int) else 1
         found = search_components(task.problem, at_least, status.update, seed=settings.seed)
