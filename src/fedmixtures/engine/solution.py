@@ -213,7 +213,12 @@ class Solution:
     @property
     def clusters(self) -> Mixture:
         """(nodes, clusters, ...) `theta` with a Gaussian of the same moments for each cluster."""
-        return self.theta if self.joined is None else merged(self.theta, self.joined.cluster)
+        return self.merged(self.theta)
+
+    def merged(self, theta: Mixture) -> Mixture:
+        """Mixtures with the components of `theta`, with a Gaussian for each cluster."""
+        joined = self.joined
+        return theta if joined is None else merged(theta, joined.cluster, self.n_clusters)
 
     @classmethod
     def collected(

@@ -61,7 +61,7 @@ def search_components(
     """
     method = dataclasses.replace(problem.method, levels=(LEVEL,), n_clusters=None)
     data = problem.data
-    d, most = data.n_features, int(data.counts.sum())
+    most, free = int(data.counts.sum()), sum(size - 1 for size in data.categories)
     worth: dict[int, float] = {}
     scores: dict[int, float] = {}
     for k in (at_least, *(n for n in NUMBERS if n > at_least)):
@@ -78,7 +78,8 @@ def search_components(
         assert rows is not None
         worth[k] = float(rows @ levels.evidence[:, 0] / rows.sum())
         price = max(WORTH, LEAST_WORTH / rows.sum())
-        scores[k] = worth[k] - price * float(n_parameters(method.covariance_type, k, d))
+        numbers = n_parameters(method.covariance_type, k, data.n_continuous) + k * free
+        scores[k] = worth[k] - price * float(numbers)
     return Search(_best(scores), worth)
 
 

@@ -24,6 +24,8 @@ class Mixture(eqx.Module):
     ----------
     weights, means, covariances
         Shapes ``(k,)``, ``(k, d)``, ``(k, d, d)``; a stack has further axes in front of each.
+        Covariances (k, g, g) of fewer features g are of the first g: the others are one-hot columns
+        of categories, independent within a component, whose "means" are the shares of each.
 
     Examples
     --------
@@ -57,6 +59,31 @@ class Mixture(eqx.Module):
     def n_features(self) -> int:
         """Number of features."""
         return self.means.shape[-1]
+
+    @property
+    def n_continuous(self) -> int:
+        """Number of features that covariances are of; the others are one-hot columns."""
+        return self.covariances.shape[-1]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are one-hot columns of categories."""
+        return self.n_continuous < self.n_features
+
+    @property
+    def continuous(self) -> Mixture:
+        """The mixture of the continuous features alone."""
+        return Mixture(self.weights, self.means[..., : self.n_continuous], self.covariances)
+
+    @property
+    def tables(self) -> Array:
+        """(..., k, columns) shares of the categories, in the order of the one-hot columns."""
+        return self.means[..., self.n_continuous :]
+
+    def with_categories(self, n_continuous: int) -> Mixture:
+        """The same with covariances of the first features alone: the others are one-hot."""
+        block = self.covariances[..., :n_continuous, :n_continuous]
+        return Mixture(self.weights, self.means, block)
 
     def at(self, index: Any) -> Mixture:
         """Pick from the leading axis of a stack: an index, a slice, an array of indices."""
@@ -101,11 +128,11 @@ class Mixture(eqx.Module):
         extra = n_components - self.n_components
         if extra == 0:
             return self
-        batch, d = self.means.shape[:-2], self.n_features
+        batch, d, g = self.means.shape[:-2], self.n_features, self.n_continuous
         filler = (
             np.zeros((*batch, extra)),
             np.zeros((*batch, extra, d)),
-            np.broadcast_to(np.eye(d), (*batch, extra, d, d)),
+            np.broadcast_to(np.eye(g), (*batch, extra, g, g)),
         )
         axes = (-1, -2, -3)
         parts = zip(self.parts, filler, axes, strict=True)
@@ -142,18 +169,19 @@ class Mixture(eqx.Module):
             return np.asarray(jax.jit(function)(self.to_numpy(), rows))
 
 
-def merged(theta: Mixture, cluster: np.ndarray) -> Mixture:
+def merged(theta: Mixture, cluster: np.ndarray, n_clusters: int) -> Mixture:
     """(..., clusters, ...) one Gaussian with the moments of all components (..., k) of a number."""
     weights, means, covariances = theta.parts
-    part = (cluster[..., None] == np.arange(int(cluster.max()) + 1)) * weights[..., None]
+    part = (cluster[..., None] == np.arange(n_clusters)) * weights[..., None]
     total = part.sum(-2)
     part = part / np.where(total > 0, total, 1.0)[..., None, :]
     centre = np.einsum("...kc,...kd->...cd", part, means)
-    off = means[..., :, None, :] - centre[..., None, :, :]
+    g = theta.n_continuous
+    off = (means[..., :, None, :] - centre[..., None, :, :])[..., :g]
     spread = np.einsum("...kc,...kde->...cde", part, covariances)
     spread = spread + np.einsum("...kc,...kcd,...kce->...cde", part, off, off)
     there = (total > 0)[..., None, None]
-    return Mixture(total, centre, np.where(there, spread, np.eye(theta.n_features)))
+    return Mixture(total, centre, np.where(there, spread, np.eye(g)))
 
 
 def matching_costs(a: Mixture, b: Mixture) -> np.ndarray:
