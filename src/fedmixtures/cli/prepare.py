@@ -88,9 +88,9 @@ class Task:
         In the same units, unless `standardize` says whether features are to be standardised.
         """
         if standardize is None:
-            return dataclasses.replace(self, problem=self._changed(method=method))
+            return dataclasses.replace(self, problem=self.problem.by(method))
         train, scale = scaled_rows(self.data, self.held_out, standardize, method)
-        problem = self._changed(method=method, data=train)
+        problem = dataclasses.replace(self.problem, data=train).by(method)
         return dataclasses.replace(self, problem=problem, scale=scale)
 
     def with_components(self, n_components: Any) -> Task:
@@ -317,6 +317,7 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
         if len(parts) == 1
         else f"{len(parts)} separate parts, the largest of {max(parts)}"
     )
+    words = resolve.words_on_default_graph(network) if settings.graph is None else connected
     lines = {
         "rows": f"{table.n_rows:,} ({held:,} held out to judge by)"
         if held
@@ -326,7 +327,7 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
         "features": _checks.listed(table.features, 6).replace("'", ""),
         **left_out_line(table),
         **missing_line(table),
-        "edges": f"{network.n_edges:,}; {connected}",
+        "edges": f"{network.n_edges:,}; {words or connected}",
         "components": components,
         "method": methods or settings.method + coupling,
     }

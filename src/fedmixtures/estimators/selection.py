@@ -82,7 +82,7 @@ def select_alpha(
         raise ValueError(f"`method` is {method!r}, which has no alpha to choose.")
     _checks.whole("n_folds", n_folds, minimum=2)
     X, nodes = rows_and_nodes(X, nodes)
-    network = resolve.resolve_graph(graph, NodeData.from_rows(X, nodes))
+    network = resolve.resolve_graph(graph, NodeData.from_rows(X, nodes), program)
     fold = folds(nodes, n_folds, random_state, n_components)
 
     def held_out(alpha: float) -> np.ndarray:
