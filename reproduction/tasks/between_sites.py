@@ -126,7 +126,7 @@ def _sites(
             key=folder / "key",
             roster=folder / "roster",
             state=folder / name,
-            limits=Limits(couplings=("trust-then-pool",)),
+            limits=Limits(methods=("trust",)),
             gate=gate,
         )
         nodes[name] = Node(config, keys[name], roster, Support(x))

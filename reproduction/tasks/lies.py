@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.protocol import Block, Broadcast, PerNeighbour, Request, Sum
-from fedmixtures.methods.trust_then_pool.own import Release
+from fedmixtures.methods.protocol import Block, Broadcast, PerNeighbour, Release, Request, Sum
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics

@@ -167,15 +167,15 @@ def test_nodes_spread_over_devices_give_the_same_numbers(fitted, run):
 
 def test_nodes_far_apart_do_not_make_a_feature_wide():
     """What counts is the spread within nodes: that between them says nothing of components."""
-    from fedmixtures.cli.prepare import as_they_are
     from fedmixtures.data.node_data import NodeData
+    from fedmixtures.estimators.scale import of_order_one
 
     nodes = np.repeat(np.arange(3), 40)
     rows = (
         np.random.default_rng(0).normal(size=(120, 3)) * [1.0, 0.1, 30.0] + 500.0 * nodes[:, None]
     )
     rows[::7, 0] = np.nan
-    assert as_they_are(NodeData.from_rows(rows, nodes)).tolist() == [True, False, False]
+    assert of_order_one(NodeData.from_rows(rows, nodes)).tolist() == [True, False, False]
 
 
 def test_standardized_fits_are_stored_in_the_units_of_the_table(run, files):
@@ -468,14 +468,14 @@ def test_diverging_fits_are_told_and_kept(run, files):
 LONG = FIT.replace("--rounds 6", "--rounds 20")
 STOPPED = """
 import signal, sys
-from fedmixtures.cli import fitting
+from fedmixtures.estimators import problem
 from fedmixtures.cli.main import main
 
-def write(*args, write=fitting.write_checkpoint):
+def write(*args, write=problem.write_checkpoint):
     write(*args)
     signal.raise_signal(int(sys.argv[1]))
 
-fitting.write_checkpoint = write
+problem.write_checkpoint = write
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -5,8 +5,9 @@ import pytest
 
 import fedmixtures as fm
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.estimators import resolve
-from fedmixtures.estimators.resolve import default_graph, resolve_method
+from fedmixtures.estimators import default_graph as module
+from fedmixtures.estimators.default_graph import default_graph
+from fedmixtures.estimators.resolve import resolve_method
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,8 @@ def test_everybody_may_listen_to_everybody_of_some_hundreds(table, capsys):
 
 def test_beyond_them_the_most_alike_are_joined_and_all_connected(table, monkeypatch):
     X, nodes, group = table
-    monkeypatch.setattr(resolve, "EVERYBODY", 10)
-    monkeypatch.setattr(resolve, "NEAREST", 4)
+    monkeypatch.setattr(module, "EVERYBODY", 10)
+    monkeypatch.setattr(module, "NEAREST", 4)
     network = default_graph(NodeData.from_rows(X, nodes), resolve_method("trust"))
     assert len(network.components()) == 1
     between = group[network.source] != group[network.target]

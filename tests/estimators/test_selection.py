@@ -5,11 +5,18 @@ import pytest
 import sklearn
 
 from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture, TrustThenPool
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import homogeneous, shifted_blocks
+from fedmixtures.data.splits import folds_of
 from fedmixtures.estimators import selection
-from fedmixtures.estimators.selection import folds, select_alpha, select_components
+from fedmixtures.estimators.selection import select_alpha, select_components
 from fedmixtures.graph.network import complete
 from fedmixtures.metrics import node_means
+
+
+def folds(nodes, n_folds, seed, k):
+    data = NodeData.from_rows(np.zeros((len(nodes), 1)), nodes)
+    return folds_of(data, n_folds, seed, [k] * data.n_nodes)
 
 
 @pytest.fixture(scope="module")

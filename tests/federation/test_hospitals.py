@@ -91,7 +91,7 @@ class Hospitals:
             text = path.read_text()
             if name != HOSPITALS[2]:  # which does not give its model away
                 text = text.replace("share_result = false", "share_result = true")
-            text = text.replace('couplings = ["trust-then-pool"]', 'couplings = ["mmd"]')
+            text = text.replace('methods = ["trust"]', 'methods = ["gtv-mmd"]')
             path.write_text(text.replace("rounding = 0.2", "rounding = 0.0"))
         self.parties = [Party(self.kits[name]) for name in ("hub", *HOSPITALS)]
 

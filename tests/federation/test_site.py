@@ -17,7 +17,7 @@ from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, NetworkGaussian
 from fedmixtures.estimators.resolve import resolve_method
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import Job, JobError
-from fedmixtures.federation.node.job_program import coupling_of, make_job, program_of
+from fedmixtures.federation.node.job_program import make_job, name_in
 from fedmixtures.federation.node.node import Node
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.rounds import NodeRefused
@@ -32,7 +32,7 @@ path = "rows.csv"
 columns = ["height", "weight"]
 [limits]
 max_rounds = 50
-couplings = ["mmd", "kl"]
+methods = ["gtv-mmd", "gtv-kl"]
 neighbours = ["bergen"]
 [release_gate]
 min_count = 20
@@ -47,7 +47,7 @@ def test_a_site_is_read_from_one_file(tmp_path):
     Roster({"aachen": key.public}).save(tmp_path / "roster.toml")
     node = Node.load(tmp_path / "site.toml")
     np.testing.assert_array_equal(node.support.rows, [[170, 60], [180, 80]])
-    assert node.config.limits.couplings == ("mmd", "kl")
+    assert node.config.limits.methods == ("gtv-mmd", "gtv-kl")
     assert node.config.gate.threshold(2) == 20
     Roster({"aachen": SiteKey.generate().public}).save(tmp_path / "roster.toml")
     with pytest.raises(ValueError, match="is not the one of"):
@@ -69,14 +69,14 @@ def test_the_file_of_a_site_that_has_just_joined(tmp_path):
                        folder / "roster.toml", folder / "state")  # fmt: skip
     assert dataclasses.replace(config, limits=plain.limits) == plain
     assert config.gate.rounding == 0.2
-    assert config.limits.couplings == ("trust-then-pool",)
+    assert config.limits.methods == ("trust",)
     default = resolve_method(NetworkGaussianMixture().method, "full")
     names = ("hospital-1", "hospital-2", "hospital-3")
     edges = ((*names[:2], 1.0), (*names[1:], 1.0))
     job = lambda method: a_job(method, n_components=dict.fromkeys(names, 3), edges=edges)
-    config.permit(job(default), coupling_of(program_of(job(default))))
-    with pytest.raises(JobRefused, match="'mmd' is not among those allowed: trust-then-pool"):
-        config.permit(job(None), coupling_of(program_of(job(None))))
+    config.permit(job(default), name_in(job(default)))
+    with pytest.raises(JobRefused, match="'gtv-mmd' is not among those allowed: trust"):
+        config.permit(job(None), name_in(job(None)))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_wrong_site_files_are_refused(tmp_path, text, message):
     [
         ({"max_rounds": 5}, "10 rounds are asked for, 5 allowed"),
         ({"max_components": 2}, "3 components are asked for, 2 allowed"),
-        ({"couplings": ("kl",)}, "the coupling 'mmd' is not among those allowed: kl"),
+        ({"methods": ("gtv-kl",)}, "the method 'gtv-mmd' is not among those allowed: gtv-kl"),
         ({"neighbours": ("bergen",)}, "no model may go to 'delft'"),
         ({"require_privacy": True}, "only jobs with differential privacy"),
     ],
@@ -129,7 +129,10 @@ def test_a_neighbour_without_a_key_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"method": {"class": "Popen", "fields": {}}}, "cannot be made: Popen"),
+        (
+            {"method": {"class": "Popen", "fields": {}}},
+            "needs 'Popen', which nothing that is installed here registers",
+        ),
         ({"method": {"class": "KMeansStart", "fields": {}}}, "is a KMeansStart"),
         ({"n_rounds": 0}, "n_rounds"),
         ({"n_rounds": 10**9}, "n_rounds"),

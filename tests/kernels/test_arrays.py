@@ -95,7 +95,7 @@ def test_a_long_chain_is_searched(on_device):
     assert protocols._flooded(np.ones(len(sender), bool), receiver, sender, hashes) is None
 
 
-@pytest.mark.slow  # a minute: on a CPU every operation of it is compiled
+@pytest.mark.slow  # a minute: a CPU compiles every operation of it
 @pytest.mark.parametrize(("dtype", "gaps"), [("float64", 0), ("float32", 0), ("float64", 40)])
 def test_a_fit_whose_arrays_stay_on_the_device_is_the_same(monkeypatch, dtype, gaps):
     scenario = shifted_blocks(n_blocks=2, nodes_per_block=4, n_components=3, n_train=45, seed=1)

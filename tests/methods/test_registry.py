@@ -8,6 +8,7 @@ import fedmixtures as fm
 from fedmixtures.methods import registry
 from fedmixtures.methods.base import Method, Outcome
 from fedmixtures.methods.protocol import Protocol, Sum
+from helpers import lines_of_code
 
 
 class MeansApart(fm.AbstractDiscrepancy):
@@ -67,6 +68,7 @@ def test_a_discrepancy_of_ones_own_is_a_method_by_name(names, rows):
     np.testing.assert_array_equal(by_name, by_hand)
     gap = lambda means: np.abs(means[0] - means[1]).max()
     assert gap(by_name) < gap(alone)
+    assert lines_of_code(MeansApart) <= 8  # what CONTRIBUTING.md says
 
 
 def test_a_method_of_ones_own_by_name(names, rows):
@@ -77,6 +79,7 @@ def test_a_method_of_ones_own_by_name(names, rows):
     np.testing.assert_array_equal(model.means_[0], model.means_[1])
     assert model.traffic_.kinds["sum"]["requests"] == 2
     assert model.set_params(method__reg_covar=0.1).method == OneForAll(0.1)
+    assert lines_of_code(OneForAll) <= 10  # what CONTRIBUTING.md says
 
 
 def test_names_are_given_once_and_to_the_right_things(names):

@@ -74,7 +74,7 @@ def compare(
     try:
         for repeat in range(repeats):
             one = dataclasses.replace(settings, seed=settings.seed + repeat)
-            task = prepare(one, rows) if repeat else task
+            task = prepare(one, rows, task.data) if repeat else task
             for name in chosen:
                 try:
                     with console().status(f"repeat {repeat + 1} of {repeats}: {name}"):
@@ -94,7 +94,7 @@ def _possible(chosen: tuple, task: Any, settings: Any, drop: bool) -> tuple[tupl
     possible, notes = [], []
     for name in chosen:
         try:
-            task.fitted_by(resolve_method(name, settings.covariance))
+            task.where(method=resolve_method(name, settings.covariance))
         except ValueError as error:
             if not drop:
                 raise ValueError(f"{name}: {error}") from None
@@ -122,26 +122,23 @@ def _check_rounds(rounds: int | None, chosen: tuple[str, ...]) -> None:
 
 def _fit(task: Any, settings: Any, name: str) -> dict[str, Any]:
     """One method on one split: log-likelihood of every node's held-out rows."""
-    from fedmixtures.cli.prepare import standardizes
     from fedmixtures.engine.options import used
     from fedmixtures.engine.solution import FitWarning
+    from fedmixtures.estimators.baselines import Baselines
     from fedmixtures.estimators.resolve import TOL, resolve_method
-    from fedmixtures.estimators.scoring import log_densities
-    from fedmixtures.metrics import node_means
 
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         method = resolve_method(name, settings.covariance)
-        task = task.fitted_by(method, standardizes(settings, method, task.data))
+        problem = task.problem.for_method(method, settings.standardize)
         how = used(method, n_rounds=settings.rounds, tol=TOL)
-        solution = task.problem.solve(seed=settings.seed, **how).changed(task.scale.original)
-    seconds, likelihood = time.perf_counter() - began, {}
-    if task.method.has_likelihood:
-        values = log_densities(solution, task.test)
-        likelihood = node_means(values, task.table.nodes[task.held_out])
+        solution = problem.solve(seed=settings.seed, **how)
+    seconds = time.perf_counter() - began
+    scores = Baselines().scores(problem, solution, task.test)
+    means = zip(scores.labels, scores.network, strict=True)
     return {
-        "nodes": likelihood,
+        "nodes": {label: mean for label, mean in means if np.isfinite(mean)},
         "seconds": seconds,
         "sent": solution.traffic.total / len(task.labels),
         "notes": [f"{name}: {w.message}" for w in caught if w.category is FitWarning],
@@ -227,13 +224,7 @@ def demo(
         Seeds data and fits; the same seed gives the same numbers.
     """
     begin("Making a network of nodes, each with a few rows of its own:")
-    from fedmixtures.cli.fitting import (
-        baselines,
-        fit_watched,
-        replace_demo,
-        scores_beside,
-        write_run,
-    )
+    from fedmixtures.cli.fitting import compared_with, fit_watched, replace_demo, write_run
     from fedmixtures.cli.prepare import print_summary
     from fedmixtures.estimators.resolve import resolve_method
 
@@ -243,16 +234,13 @@ def demo(
     print_summary(task, settings, "each of " + ", ".join(SHOWN))
     fits = {}
     for name in SHOWN:
-        one = dataclasses.replace(settings, method=name)
-        this = task.fitted_by(resolve_method(name))
-        fits[name] = this, one, fit_watched(this, one)
-    beside = baselines(*fits[SHOWN[-1]])  # all are compared with those of the one that is reported
-    runs = {
-        name: (this, one, fitted, scores_beside(this, fitted, beside), beside.notes)
-        for name, (this, one, fitted) in fits.items()
-    }
-    _print_demo(len(task.labels), runs)
-    content = write_run(folder, *runs[SHOWN[-1]])
+        method = resolve_method(name)
+        settings = dataclasses.replace(settings, method=name)
+        fits[name] = fit_watched(task.where(method=method), settings)
+    last = fits[SHOWN[-1]]
+    beside = compared_with(last.watch.task, settings, last)  # all are compared with those of this
+    _print_demo(fits, beside)
+    content = write_run(folder, settings, last, beside)
     say("")
     say(f"{content['headline']}  ({SHOWN[-1]}; {time.perf_counter() - began:.0f} s in all)")
     say(f"Open {folder.file('report.html')}")
@@ -260,7 +248,7 @@ def demo(
 
 def _built_in(data: str, seed: int) -> tuple[Any, FitSettings]:
     """Task and settings of a built-in data set."""
-    from fedmixtures.cli.prepare import make_task
+    from fedmixtures.cli.prepare import Task
     from fedmixtures.data.node_data import NodeData
     from fedmixtures.data.scenarios import digits_scenario, shifted_blocks
     from fedmixtures.graph.generate import erdos_renyi_ring, stochastic_blocks
@@ -280,7 +268,8 @@ def _built_in(data: str, seed: int) -> tuple[Any, FitSettings]:
     table = Table(X, nodes, tuple(axes), (data,), 0 * number, number)
     settings = FitSettings(data=(f"built-in {data}",), k=str(k), seed=seed)
     held_out, rows = number >= len(scenario.X), NodeData.from_rows(X, nodes)
-    return make_task(table, rows, held_out, False, network, SHOWN[-1], k), settings
+    task = Task.of(table, rows, held_out, network, method=SHOWN[-1], n_components=k)
+    return task, settings
 
 
 def new_table(*heads: str) -> Any:
@@ -299,17 +288,20 @@ def short(value: float) -> str:
     return f"{value:,.3f}" if np.isfinite(value) else "–"
 
 
-def _print_demo(n_nodes: int, runs: dict[str, tuple]) -> None:
+def _print_demo(fits: dict[str, Any], beside: Any) -> None:
     from fedmixtures.metrics import median_interval
     from fedmixtures.report.page import size
 
     table = new_table("median", "95% interval", "gained*", "lost*", "sent/node")
-    first = next(iter(runs.values()))[3]
+    scored = {}
+    for name, fit in fits.items():
+        task = fit.watch.task
+        scored[name] = beside.scores(task.problem, fit.solution, task.test)
+    first = next(iter(scored.values()))
     rows: list[tuple[str, Any, Any, str]] = [("own data only", first.local, None, size(0))]
-    rows += [
-        (f"neighbours, {name}", scores.network, scores, size(fit.solution.traffic.total / n_nodes))
-        for name, (_, _, fit, scores, _) in runs.items()
-    ]
+    for name, scores in scored.items():
+        sent = size(fits[name].solution.traffic.total / len(scores.labels))
+        rows.append((f"neighbours, {name}", scores.network, scores, sent))
     rows.append(("all rows pooled", first.pooled, None, "every row"))
     for name, values, scores, sent in rows:
         median, low, high = median_interval(values)

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from fedmixtures.cli.fit import FitSettings, with_rounds
-from fedmixtures.cli.fitting import Fitted, Watch, as_fitted, baseline_scores, write_run
+from fedmixtures.cli.fitting import Fitted, Watch, compared_with, write_run
 from fedmixtures.cli.main import say
-from fedmixtures.cli.prepare import Task, prepare, print_summary, standardizes
+from fedmixtures.cli.prepare import Task, prepare, print_summary
 from fedmixtures.engine.options import in_rounds
-from fedmixtures.engine.run.watch import ProgressPrinter
 from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.job_program import make_job
+from fedmixtures.federation.node.job_program import gaps_refused, make_job, program_of
 from fedmixtures.federation.node.store import json_lines
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
@@ -75,15 +74,17 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
         settings = dataclasses.replace(settings, data=("made-up rows",), nodes="site")
     table = dataclasses.replace(table, nodes=np.array([str(label) for label in table.nodes]))
     task = prepare(settings, table)
-    standardize = standardizes(settings, task.method, task.data)
-    settings = dataclasses.replace(settings, standardize=standardize)
-    if settings.rounds is None and in_rounds(task.method):
+    settings = dataclasses.replace(settings, standardize=task.problem.scale is not None)
+    if settings.rounds is None and in_rounds(task.problem.method):
         settings = dataclasses.replace(settings, rounds=ROUNDS_OF_A_TRY)
-    settings = with_rounds(settings, task.method)
+    settings = with_rounds(settings, task.problem.method)
     job = job_of(task, settings)
+    refused = gaps_refused(program_of(job), job)
+    if refused and task.problem.data.has_gaps:
+        raise ValueError(f"there are {refused}, or take --method gtv-mmd.")
     folder = RunFolder.create(out)
     print_summary(task, settings)
-    train = task.problem.data
+    train = task.problem.fitted_data
     own = {str(name): train.of(i)[0] for i, name in enumerate(train.labels)}
     say("Making certificates and keys; starting a hub and the sites.")
     home = folder.path / "federation"
@@ -98,9 +99,9 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
             f"{', '.join(silent)} released no model: fewer rows than the release gate asks for."
         )
     fitted = collected(task, job, models, machine)
-    scores, notes = baseline_scores(task, settings, fitted)
+    beside = compared_with(task, settings, fitted)
     left = tuple(what_left(config, job) for config in machine.configs())
-    content = write_run(folder, task, settings, fitted, scores, notes, left)
+    content = write_run(folder, settings, fitted, beside, left)
     say("")
     say(content["headline"], "bold")
     say(f"Open {folder.file('report.html')}")
@@ -119,10 +120,11 @@ def made_up(n: int, seed: int) -> Table:
 
 def job_of(task: Task, settings: FitSettings) -> Job:
     """The job that fits this task between sites."""
-    data, components, network = task.problem.data, task.problem.n_components, task.network
+    problem, network = task.problem, task.problem.network
+    data, components = problem.fitted_data, problem.n_components
     ends = zip(network.source, network.target, network.weight, strict=True)
     return make_job(
-        task.method.bounded(data, components),
+        problem.method.bounded(data, components),
         name="try",
         n_components=dict(zip(data.labels, components, strict=True)),
         edges=tuple((network.labels[a], network.labels[b], float(w)) for a, b, w in ends),
@@ -138,8 +140,10 @@ def collected(task: Task, job: Job, models: dict[str, Mixture], machine: OneMach
     mixtures = {name: models[name] for name in task.labels}
     sent = traffic(machine, job)
     solution = Solution.collected(mixtures, sent.n_rounds, sent)
-    printer = ProgressPrinter(sent.n_rounds, enabled=False)
-    return as_fitted(task, solution, Watch(task, None, printer))
+    problem = task.problem
+    if problem.scale is not None:
+        solution = solution.changed(problem.original, problem.log_volume)
+    return Fitted.of(solution, Watch(task))
 
 
 def traffic(machine: OneMachine, job: Job) -> Traffic:

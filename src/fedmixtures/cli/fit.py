@@ -310,7 +310,6 @@ def _begin(settings: Any, out: Path) -> None:
         hint_scale,
         prepare,
         print_summary,
-        standardizes,
     )
     from fedmixtures.estimators.columns import notes_on_columns
     from fedmixtures.estimators.resolve import resolve_devices
@@ -318,12 +317,12 @@ def _begin(settings: Any, out: Path) -> None:
 
     table = settings.read_table()
     task = prepare(settings, table)
-    settings = with_rounds(settings, task.method)
-    standardize = standardizes(settings, task.method, task.data)
-    settings = dataclasses.replace(settings, standardize=standardize)
+    method = task.problem.method
+    settings = with_rounds(settings, method)
+    settings = dataclasses.replace(settings, standardize=task.problem.scale is not None)
     if table.left_out:  # a run that is resumed, or read again, has the same features
         settings = dataclasses.replace(settings, features=table.features)
-    settings = with_devices(settings, task.method, len(task.labels))
+    settings = with_devices(settings, method, len(task.labels))
     resolve_devices(settings.devices)
     folder = RunFolder.create(out)
     print_summary(task, settings)
@@ -359,13 +358,12 @@ def _go_on(folder: Any, settings: Any) -> None:
 
 def _work(folder: Any, task: Any, settings: Any, resume: bool = False) -> None:
     """Fit, compare with the baselines, write."""
-    from fedmixtures.cli.fitting import baseline_scores, fit_watched, write_run
+    from fedmixtures.cli.fitting import compared_with, fit_watched, write_run
 
     fitted = fit_watched(task, settings, folder, resume)
     for warning in fitted.warnings:
         say(f"Note: {warning}", "yellow")
-    scores, notes = baseline_scores(task, settings, fitted)
-    content = write_run(folder, task, settings, fitted, scores, notes)
+    content = write_run(folder, settings, fitted, compared_with(task, settings, fitted))
     say("")
     say(content["headline"], "bold")
     medians = content["scores"]["medians"]

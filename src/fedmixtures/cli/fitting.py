@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.main import console
 from fedmixtures.cli.prepare import Task
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, in_rounds, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import FitWarning, Solution, Status
+from fedmixtures.estimators.baselines import Baselines, baselines
 from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import load, save
-from fedmixtures.estimators.reporting import findings_of, own_densities, pooled_densities
+from fedmixtures.estimators.reporting import findings_of
 from fedmixtures.estimators.resolve import TOL, resolve_devices
-from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+from fedmixtures.estimators.scoring import assigned, log_joints, probabilities
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -34,16 +34,13 @@ from fedmixtures.io.runs import (
     REPORT,
     SNAPSHOTS,
     RunFolder,
-    read_checkpoint,
     write_assignments,
-    write_checkpoint,
     write_text,
 )
 from fedmixtures.io.tables import Table, read_table
-from fedmixtures.methods.base import Method
 from fedmixtures.metrics import Scores
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report.content import Findings, build_content
+from fedmixtures.report.content import build_content
 from fedmixtures.report.page import render
 from fedmixtures.report.sentences import headline
 
@@ -62,56 +59,40 @@ class Watch:
     """What is seen of a run as its rounds go by; written to the folder, if there is one."""
 
     task: Task
-    folder: RunFolder | None
-    printer: ProgressPrinter
+    folder: RunFolder | None = None
     records: list[dict[str, Any]] = field(default_factory=list)
     snapshots: dict[int, Mixture] = field(default_factory=dict)
     held_out: dict[int, float] = field(default_factory=dict)
 
-    def restore(self, reached: int) -> None:
-        """Take over what an interrupted run has seen up to this round."""
-        if self.folder is None:
-            return
-        self.records = [r for r in self.folder.read_history() if r["round"] < reached]
-        snapshots = self.folder.read_snapshots()
-        self.snapshots = {r: theta for r, theta in snapshots.items() if r <= reached}
-        self._look(self.snapshots)
+    def restore(self) -> None:
+        """Take over what an interrupted run has seen."""
+        assert self.folder is not None
+        self.records, self.snapshots = self.folder.read_history(), self.folder.read_snapshots()
+        for reached, theta in self.snapshots.items():
+            self._look(reached, theta)
 
     def __call__(self, progress: Progress) -> None:
         """Keep the records of some rounds and look at the mixtures after them."""
-        volume = float(self.task.log_volume.sum())  # likelihoods of rows as the table has them
-        for record in progress.records:
-            likelihoods = {name: record[name] + volume for name in ("objective", "fit")}
-            self.records.append(record | likelihoods)
         if progress.final:
             return
-        reached = progress.round
+        reached, first = progress.round, progress.round - len(progress.records)
+        self.records = [r for r in self.records if r["round"] < first] + progress.records
         self.snapshots[reached] = progress.theta
-        self._look({reached: progress.theta})
-        self.printer(replace(progress, records=self.records[-1:]))
+        self._look(reached, progress.theta)
         if self.folder is not None:
             self.folder.write_history(self.history())
             self.folder.write_snapshots(self.snapshots)
-            if reached:
-                write_checkpoint(self.folder.file(CHECKPOINT), progress.checkpoint)
 
-    @cached_property
-    def _evaluator(self) -> Evaluator | None:
-        """The held-out rows, laid out once for all looks."""
-        return None if self.task.test is None else Evaluator(self.task.test)
-
-    def _look(self, snapshots: dict[int, Mixture]) -> None:
-        """Mean over nodes of their held-out rows' mean log-density, in the table's units."""
-        test, evaluator = self.task.test, self._evaluator
-        if test is None or evaluator is None:
+    def _look(self, reached: int, theta: Mixture) -> None:
+        """Mean over nodes of their held-out rows' mean log-density."""
+        rows = self.task.test
+        if rows is None:
             return
-        position = {label: i for i, label in enumerate(self.task.labels)}
-        places = np.array([position[label] for label in test.labels])
-        for reached, theta in snapshots.items():
-            joint = evaluator.log_joint(self.task.scale.original(theta.at(places)))
-            values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
-            means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
-            self.held_out[reached] = float(means.mean())
+        test, position = rows.data, {label: i for i, label in enumerate(self.task.labels)}
+        joint = rows.log_joint(theta.at(np.array([position[label] for label in test.labels])))
+        values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
+        means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
+        self.held_out[reached] = float(means.mean())
 
     def history(self) -> list[dict[str, Any]]:
         """Records of all rounds, with the held-out log-likelihood where it was taken."""
@@ -124,131 +105,70 @@ class Watch:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A solution, aligned and in the table's units, and what was seen on the way."""
+    """A solution with aligned components, and what was seen on the way."""
 
     solution: Solution
-    theta_scaled: Mixture  # the same mixtures in the units of the fit
     watch: Watch
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, solution: Solution, watch: Watch, notes: tuple[str, ...] = ()) -> Fitted:
+        """With its components aligned."""
+        watch.records = solution.history.records()
+        return cls(aligned(solution, watch.task.problem.network), watch, notes)
 
 
 def fit_watched(
     task: Task, settings: FitSettings, folder: RunFolder | None = None, resume: bool = False
 ) -> Fitted:
-    """Fit with a progress bar; with a folder, checkpoints and history are written as it goes."""
+    """Fit with a line of progress; with a folder, checkpoints and history are written."""
+    method, watch = task.problem.method, Watch(task, folder)
     checkpoint = None if folder is None else folder.file(CHECKPOINT)
-    begun = read_checkpoint(checkpoint) if resume and checkpoint and checkpoint.is_file() else None
-    done = 0 if begun is None else begun.round
+    begun = checkpoint if resume and checkpoint and checkpoint.is_file() else None
+    if begun is not None:
+        watch.restore()
     printer = ProgressPrinter(settings.rounds or 0, enabled=True)
+    looks = [printer, watch] if in_rounds(method) else [printer]
+    how = used(
+        method,
+        n_rounds=settings.rounds,
+        report_every=rounds_between_looks(settings),
+        checkpoint=checkpoint,
+        resume=begun,
+        devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
+        tol=TOL,
+        keep_interrupted=True,
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
-        watch = Watch(task, folder, printer)
-        if begun is not None:
-            watch.restore(done)
-        how = used(
-            task.method,
-            n_rounds=settings.rounds,
-            report_every=rounds_between_looks(settings),
-            resume=begun,
-            devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),
-            tol=TOL,
-            keep_interrupted=True,
-        )
         solution = task.problem.solve(
             seed=settings.seed,
-            watch=watch if in_rounds(task.method) else None,
+            watch=lambda progress: [look(progress) for look in looks],
             announce=partial(printer.say, lasting=False),
             **how,
         )
     printer.ended(solution)
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
-    return as_fitted(task, solution, watch, tuple(notes))
+    return Fitted.of(solution, watch, tuple(notes))
 
 
-def as_fitted(task: Task, solution: Solution, watch: Watch, notes: tuple[str, ...] = ()) -> Fitted:
-    """A solution in the units of the fit, aligned and in those of the table."""
-    solution = aligned(solution, task.network)
-    users = solution.changed(task.scale.original, task.log_volume)
-    watch.records = users.history.records()
-    return Fitted(users, solution.theta, watch, notes)
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """Log-density of every held-out row under what a fit is compared with; None if not fitted."""
-
-    own: np.ndarray | None = None
-    pooled: np.ndarray | None = None
-    notes: tuple[str, ...] = ()
-
-
-def baseline_scores(
-    task: Task, settings: FitSettings, fitted: Fitted
-) -> tuple[Scores, tuple[str, ...]]:
-    """Held-out log-likelihood with neighbours, with own data only, and pooled where allowed."""
-    beside = baselines(task, settings, fitted)
-    return scores_beside(task, fitted, beside), beside.notes
-
-
-def baselines(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
-    """Fit what there is to compare with, if any row was held out to compare on."""
-    test, rows = task.test, task.problem.data.rows
-    if test is None or not task.method.has_likelihood:
-        return Baselines()
-    notes: list[str] = []
-
-    def densities(words: str, method: Method) -> np.ndarray:
-        """Of the held-out rows under another method's mixtures."""
-        with (
-            console().status(f"for comparison: {words}"),
-            warnings.catch_warnings(record=True) as caught,
-        ):
-            warnings.simplefilter("always", FitWarning)
+def compared_with(task: Task, settings: FitSettings, fitted: Fitted) -> Baselines:
+    """What a fit is compared with: own data only, and all rows pooled where that is allowed."""
+    with console().status("for comparison") as status:
+        return baselines(
+            task.problem,
+            fitted.solution,
+            task.test,
+            pooled=settings.pooled,
+            begin=lambda words: status.update(f"for comparison: {words}"),
+            seed=settings.seed,
+            n_rounds=settings.rounds,
             # As often as in the run itself, though nobody looks: it is then the same program.
-            often = rounds_between_looks(settings)
-            how = used(method, n_rounds=settings.rounds, report_every=often)
-            solution = task.fitted_by(method).problem.solve(seed=settings.seed, **how)
-            values = log_densities(solution.changed(task.scale.original), test)
-        notes.extend(f"{words}: {w.message}" for w in caught if w.category is FitWarning)
-        return values
-
-    known = fitted.solution, task.network, task.method, rows, test
-    own = own_densities(*known, partial(densities, "own data only"))
-    may_pool = settings.pooled and not isinstance(task.components, dict)
-    pooling = partial(densities, "all rows pooled") if may_pool else None
-    return Baselines(own, pooled_densities(*known, pooling), tuple(notes))
+            report_every=rounds_between_looks(settings),
+        )
 
 
-def scores_beside(task: Task, fitted: Fitted, beside: Baselines) -> Scores:
-    """The fit's own held-out log-likelihood beside those."""
-    if task.test is None or not task.method.has_likelihood:
-        return Scores.of(task.labels, None)
-    network = log_densities(fitted.solution, task.test)
-    return Scores.of(task.labels, task.test, network, beside.own, beside.pooled)
-
-
-def findings(
-    task: Task, settings: FitSettings, fitted: Fitted, scores: Scores, **more: Any
-) -> Findings:
-    """All there is to report."""
-    scale = task.scale
-    return findings_of(
-        fitted.solution,
-        task.network,
-        task.method,
-        task.data,
-        scores,
-        task.table.features,
-        theta_scaled=fitted.theta_scaled,
-        snapshots={r: scale.original(theta) for r, theta in fitted.watch.snapshots.items()},
-        held_out=fitted.watch.held_out,
-        settings=shown_settings(task, settings, fitted.solution),
-        curve={int(k): worth for k, worth in settings.curve.items()},
-        **more,
-    )
-
-
-def shown_settings(task: Task, settings: FitSettings, solution: Solution) -> dict[str, Any]:
+def _shown_settings(task: Task, settings: FitSettings, solution: Solution) -> dict[str, Any]:
     """Settings for the page: names of files, not where they lie."""
     config = settings.to_config()
     for name in ("components", "curve"):
@@ -256,51 +176,64 @@ def shown_settings(task: Task, settings: FitSettings, solution: Solution) -> dic
     config["data"] = ", ".join(Path(source).name for source in settings.data[:3])
     if settings.graph:
         config["graph"] = Path(settings.graph).name
-    if hasattr(task.method, "alpha"):
-        config["alpha"] = task.method.alpha
+    if (alpha := getattr(task.problem.method, "alpha", None)) is not None:
+        config["alpha"] = alpha
     return config | {"status": str(solution.status)}
 
 
 def write_run(
     folder: RunFolder,
-    task: Task,
     settings: FitSettings,
     fitted: Fitted,
-    scores: Scores,
-    notes: tuple[str, ...] = (),
+    beside: Baselines,
     left: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Write everything a run leaves behind; returns the content of the report.
 
     `left`: what left each site, by its own log.
     """
+    task, solution, watch = fitted.watch.task, fitted.solution, fitted.watch
+    problem, features = task.problem, task.table.features
     folder.write_config(settings.to_config())
-    folder.write_history(fitted.watch.history())
-    write_rows(folder.file(ASSIGNMENTS), task, fitted)
+    folder.write_history(watch.history())
+    write_rows(folder.file(ASSIGNMENTS), task, solution)
     params = {
-        "n_components": task.components,
-        "method": task.method,
+        "n_components": problem.components,
+        "method": problem.method,
+        "standardize": problem.scale is not None,
         "n_rounds": settings.rounds,
         "random_state": settings.seed,
     }
-    known = fitted.solution, task.network, params
-    save(folder.path, *known, feature_names=task.table.features)
-    notes = *fitted.warnings, *notes
-    found = findings(task, settings, fitted, scores, notes=notes, left=left)
+    save(folder.path, solution, problem.network, params, feature_names=features)
+    found = findings_of(
+        solution,
+        problem.network,
+        problem.method,
+        task.data,
+        beside.scores(problem, solution, task.test),
+        features,
+        theta_scaled=problem.scaled(solution.theta),
+        snapshots=watch.snapshots,
+        held_out=watch.held_out,
+        settings=_shown_settings(task, settings, solution),
+        curve={int(k): worth for k, worth in settings.curve.items()},
+        notes=(*fitted.warnings, *beside.notes),
+        left=left,
+    )
     content = build_content(found)
     content["headline"] = headline(content)
     write_text(folder.file(CONTENT), json.dumps(content, allow_nan=False))
     write_text(folder.file(REPORT), render(content))
-    if fitted.solution.status is not Status.INTERRUPTED:
+    if solution.status is not Status.INTERRUPTED:
         for name in (CHECKPOINT, SNAPSHOTS):
             folder.file(name).unlink(missing_ok=True)
     return content
 
 
-def write_rows(path: Path, task: Task, fitted: Fitted) -> None:
+def write_rows(path: Path, task: Task, solution: Solution) -> None:
     """Component of every row, and the probability of each."""
     table = task.table
-    joint = log_joints(fitted.solution, task.data)
+    joint = log_joints(solution, task.data)
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,
@@ -311,7 +244,8 @@ def write_rows(path: Path, task: Task, fitted: Fitted) -> None:
         columns["file"] = np.array([Path(f).name for f in table.files])[table.origin]
         columns["row_in_file"] = table.row_in_file
     shown = probabilities(joint)
-    write_assignments(path, columns, shown if task.method.has_likelihood else shown[:, :0])
+    known = task.problem.method.has_likelihood
+    write_assignments(path, columns, shown if known else shown[:, :0])
 
 
 def replace_demo(path: Path) -> RunFolder:

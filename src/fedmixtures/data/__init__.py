@@ -6,10 +6,10 @@ from fedmixtures.data.scenarios import (
     digits,
     digits_scenario,
     dirichlet_split,
-    holdout,
     homogeneous,
     shifted_blocks,
 )
+from fedmixtures.data.splits import holdout
 
 __all__ = [
     "Scenario",

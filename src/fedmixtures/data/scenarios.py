@@ -1,4 +1,4 @@
-"""The paper's data (D_iso, D_var, D_aniso, shifted blocks, the digits), and how rows are split.
+"""The paper's data: D_iso, D_var, D_aniso, shifted blocks, the digits over nodes.
 
 Truth, training rows and validation rows are drawn from separate streams of one seed, and every
 node has its own: more training rows leave the truth and the validation rows as they were. No
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedmixtures import _checks
-from fedmixtures.data.node_data import rows_by_node
+from fedmixtures.data import splits
 
 KINDS = ("iso", "var", "aniso")
 DIFFERENCES = ("means", "covariances", "weights")
@@ -229,7 +229,7 @@ def digits_scenario(
     X, classes = digits()
     split_seed, holdout_seed = np.random.SeedSequence(seed).spawn(2)
     nodes = dirichlet_split(classes, n_nodes, concentration, np.random.default_rng(split_seed))
-    held_out = _hold_out(nodes, holdout, np.random.default_rng(holdout_seed))
+    held_out = splits.holdout(nodes, holdout, np.random.default_rng(holdout_seed))
     return Scenario(
         X=X[~held_out],
         nodes=nodes[~held_out],
@@ -283,22 +283,3 @@ def dirichlet_split(
         f"`concentration`={concentration:g} and {len(classes)} rows. "
         "Raise concentration, or lower n_nodes or min_rows."
     )
-
-
-def holdout(nodes: ArrayLike, fraction: float, seed: int | np.random.Generator) -> np.ndarray:
-    """Mark the rows to hold out: this fraction of every node's rows, rounded, at random.
-
-    At least one row of every node is left for training; a node with few rows may have none
-    held out.
-    """
-    if not 0 <= fraction < 1:
-        raise ValueError(f"`fraction` is {fraction}. Give a number from 0 to less than 1.")
-    rng = np.random.default_rng(seed)
-    held_out = np.zeros(len(np.asarray(nodes)), dtype=bool)
-    for rows in rows_by_node(nodes).values():
-        size = min(round(fraction * len(rows)), len(rows) - 1)
-        held_out[rng.permutation(rows)[:size]] = True
-    return held_out
-
-
-_hold_out = holdout  # `digits_scenario` has an argument of that name

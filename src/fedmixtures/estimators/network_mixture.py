@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
+from fedmixtures.data.categories import Categories
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.transform import (
     Transform,
@@ -28,12 +29,13 @@ from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.atlas import Atlas, checked_names
 from fedmixtures.estimators.columns import warn_of_columns, without_node_column
+from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.names import aligned, named_newcomer, profiles
 from fedmixtures.estimators.node_scores import NodeScores
+from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.sklearn_api import NestedParameters
 from fedmixtures.estimators.solutions import joined, unknown
 from fedmixtures.graph.network import Network
-from fedmixtures.io.runs import read_checkpoint, write_checkpoint
 from fedmixtures.methods.base import Trust
 
 
@@ -62,12 +64,20 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         As in scikit-learn: a matrix for each component, one for all of them, variances of features
         alone, one variance for each component. With few rows or many features the fewer numbers
         are the better fit. `covariances_` are full matrices in any case.
+    standardize : bool or None
+        Divide every feature by its standard deviation over all rows, for the fit alone: the model
+        stays in the units of the rows. None: only for couplings, whose step is made for features of
+        order one, and only where a feature's spread within nodes is below 0.5 or above 10.
     transforms : "auto", "none", mapping or None
         Whether skewed columns are fitted by their logarithm or a power: what describes each column
         best, always reversible. ``"auto"`` finds out, ``"none"`` takes all as they are, a mapping
         says ``"log"``, ``"none"`` or ``"auto"`` for some columns by name (others are found out).
         None is "auto" for the default method and "none" for others. All that is asked and answered
         stays in the units of the rows.
+    categorical : column names or numbers, or None
+        Columns that are categories though they are numbers. Columns of words and of booleans are
+        categories by themselves, for the methods that know them: the default, ``"local"``,
+        ``"centralized"``, ``"fedem"``.
     n_rounds : int or None
         Exchanges of methods in rounds: couplings, ``"fedkmeans"``, ``"fedgrem"``,
         ``"consensus-em"``, ``"fedem"``, ``"ifca"``. None is 40. The default and other methods know
@@ -114,6 +124,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     weights_, means_, covariances_ : ndarray
         Parameters; stacked with a leading node axis if `nodes` were given. Of transformed columns
         medians, and half the width of the middle 68 % for a standard deviation.
+        Categories stand last, one column for each: their means are shares, covariances are of the
+        others alone.
+    categories_ : Categories or None
+        Which columns are categorical (`positions`), and their values (`levels`).
     transform_ : Transform
         How each column is taken (`columns`), values that many rows have (`atoms`), and what each
         transform gained for every row, in nats (`gains`).
@@ -157,7 +171,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         graph: Any = None,
         method: Any = "trust",
         covariance_type: str = "full",
+        standardize: bool | None = False,
         transforms: Any = None,
+        categorical: Any = None,
         n_rounds: int | None = None,
         init: Any = "kmeans",
         random_state: Any = None,
@@ -175,7 +191,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.graph = graph
         self.method = method
         self.covariance_type = covariance_type
+        self.standardize = standardize
         self.transforms = transforms
+        self.categorical = categorical
         self.n_rounds = n_rounds
         self.init = init
         self.random_state = random_state
@@ -230,15 +248,17 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         printer.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
         self.node_column_ = nodes if isinstance(nodes, str) else None
-        data = NodeData.from_rows(X, labels, sample_weight)
-        warn_of_columns(data, getattr(self, "feature_names_in_", None))
+        data = self._node_data(X, labels, sample_weight)
+        numbers = dataclasses.replace(data, rows=data.rows[:, : data.n_continuous], categories=())
+        known = hasattr(self, "feature_names_in_") or data.categories
+        warn_of_columns(numbers, self._features() if known else None)
         transform = self._chosen_transform(data)
-        data, volume = to_fit(data, transform, settings["seed"]), transform.volume(data)
-        problem = resolve.Problem.of(data, self.graph, self.resolved_method(), self.n_components)
+        data, volume = self._to_fit(data, transform, settings["seed"]), transform.volume(data)
+        problem = self._problem(data, self.graph)
         init = in_units_of_fit(resolve.resolve_start(self.init), transform)
         missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
-        words = resolve.words_on_default_graph(problem.network) if self.graph is None else ""
+        words = words_on_default_graph(problem.network) if self.graph is None else ""
         edges = f"{problem.network.n_edges:,} edges{f' ({words})' if words else ''}"
         method = type(problem.method).__name__
         printer.say(
@@ -249,6 +269,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         solution = problem.solve(
             init,
             watch=partial(self._watch, printer),
+            checkpoint=self.checkpoint,
+            resume=resume,
             announce=partial(printer.say, lasting=False),
             **settings,
         )
@@ -259,7 +281,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             kept = transform.of_users(like.transform_.users(kept))
         solution = aligned(solution, problem.network, kept)
         names = getattr(like, "cluster_names_", None)
-        self.adopt(solution, problem.network, labelled=labels is not None, transform=transform)
+        taken = {"transform": transform, "categories": self.categories_}
+        self.adopt(solution, problem.network, labelled=labels is not None, **taken)
         if names is not None and len(names) == solution.theta.n_components:
             self.cluster_names_ = names
         elif hasattr(self, "cluster_names_"):
@@ -285,11 +308,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             _checks.one_of(f"transforms[{name!r}]", kind, ("auto", "none", "log"))
         return choose(data, {features.index(str(name)): kind for name, kind in wanted.items()})
 
-    def _features(self) -> tuple[str, ...]:
-        """Names of the columns, or x0, x1, ..."""
-        names = getattr(self, "feature_names_in_", None)
-        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names
-        return tuple(map(str, names))
+    def _to_fit(self, data: NodeData, transform: Transform, seed: int) -> NodeData:
+        """Rows as the fit sees them: transformed, atoms spread, categories softened."""
+        data = to_fit(data, transform, seed)
+        return data if self.categories_ is None else self.categories_.softened(data)
 
     def _settings(self, resume: str | Path | None) -> dict[str, Any]:
         """How to run, as `solve` takes it; what the method has no use for is refused."""
@@ -312,11 +334,15 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             dtype=self.dtype,
             tol=float(tol),
             report_every=self.report_every or (10 if watched else None),
-            resume=None if resume is None else read_checkpoint(resume),
             keep_nodes=self.keep_node_history,
             keep_interrupted=bool(self.keep_interrupted),
             devices=devices,
         )
+
+    def _problem(self, data: NodeData, graph: Any) -> Problem:
+        """What these settings make of rows; everything that can be checked is."""
+        method, k = self.resolved_method(), self.n_components
+        return Problem.of(data, graph, method, k, self.standardize)
 
     def _watch(self, printer: ProgressPrinter, progress: Progress) -> None:
         """Pass on what was asked for."""
@@ -324,8 +350,6 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         if self.on_round is not None:
             for record in progress.records:
                 self.on_round(record)
-        if self.checkpoint is not None and progress.round and not progress.final:
-            write_checkpoint(self.checkpoint, progress.checkpoint)
 
     def adopt(
         self,
@@ -335,6 +359,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         labelled: bool = True,
         feature_names: Sequence[str] | None = None,
         transform: Transform | None = None,
+        categories: Categories | None = None,
     ):
         """Take over a solution made elsewhere: by `solve`, from a file, between silos.
 
@@ -350,6 +375,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             Names of the columns, if they have any.
         transform
             How columns were taken; None: as they are.
+        categories
+            Which columns of the table are categories; None: none.
         """
         d = solution.theta.n_features
         self.transform_ = taken = Transform.none(d) if transform is None else transform
@@ -357,7 +384,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         self.solution_, self.network_, self.labelled_ = solution, network, labelled
         self.nodes_ = _label_array(solution.labels)
-        self.n_features_in_ = d
+        self.categories_ = categories
+        self.n_features_in_ = d if categories is None else categories.n_columns
         each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
         if not taken.is_identity:
             each = (TransformedMixture(mixture, taken) for mixture in each)
@@ -400,17 +428,18 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             )
         X = without_node_column(X, getattr(self, "node_column_", None), label)
         X, _ = self._read(X, None, reset=False)
-        own = NodeData.from_rows(X, None, sample_weight)
+        own = self._node_data(X, None, sample_weight)
         data = dataclasses.replace(own, labels=(label,))
         seed = resolve.resolve_seed(self.random_state)
         known = self.solution_, self.network_, self.resolved_method()
-        inside = to_fit(data, self.transform_, seed)
-        solution, network = joined(*known, inside, seed, self.dtype)
+        inside = self._to_fit(data, self.transform_, seed)
+        solution, network = joined(*known, inside, seed, self.dtype, self.standardize)
         volume = np.append(np.zeros(len(known[0].labels)), self.transform_.volume(data))
         in_users = solution.changed(lambda theta: theta, volume)
         solution = dataclasses.replace(in_users, history=solution.history)
         solution = named_newcomer(solution, label)
-        return self.adopt(solution, network, labelled=True, transform=self.transform_)
+        kept = {"transform": self.transform_, "categories": self.categories_}
+        return self.adopt(solution, network, labelled=True, **kept)
 
     @property
     def atlas_(self) -> Atlas:
@@ -442,8 +471,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """
         check_is_fitted(self)
         solution = aligned(self.solution_, self.network_)
-        kept = {"labelled": self.labelled_, "transform": self.transform_}
-        return self.adopt(solution, self.network_, **kept)
+        kept = {"transform": self.transform_, "categories": self.categories_}
+        return self.adopt(solution, self.network_, labelled=self.labelled_, **kept)
 
     def report(
         self,
@@ -479,7 +508,11 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             raise ValueError(
                 f"`nodes` names {_checks.listed(new)}, which the report knows nothing of."
             )
-        return write_report(self, path, data, held, static=static, include_rows=include_rows)
+        labels = self.solution_.labels
+        if data.labels != labels and set(data.labels) == set(labels):  # one has joined later
+            data = data.at([data.labels.index(label) for label in labels])
+        problem = self._problem(data, self.network_)
+        return write_report(self, problem, path, held, static=static, include_rows=include_rows)
 
     def explain(self, node: Label) -> str:
         """One node in words: whom it listens to, on what evidence, with which weight."""
@@ -512,6 +545,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             feature_names=names,
             cluster_names=called,
             transform=self.transform_,
+            categories=self.categories_,
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +14,14 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, used
-from fedmixtures.engine.solution import ELSEWHERE, Solution
+from fedmixtures.engine.solution import ELSEWHERE, FitWarning, Solution
 from fedmixtures.estimators import resolve
-from fedmixtures.estimators.scoring import log_densities, mixture_at
-from fedmixtures.estimators.solutions import everyone_level, listens, own_level
+from fedmixtures.estimators.atlas import Atlas
+from fedmixtures.estimators.baselines import baselines
+from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.scoring import mixture_at
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Method, Trust
 from fedmixtures.metrics import Scores
@@ -47,8 +52,16 @@ def findings_of(
     import fedmixtures
 
     names = [f"x{i}" for i in range(data.n_features)] if features is None else features
+    if data.categories:  # pictures are of the continuous columns
+        g = data.n_continuous
+        solution = solution.changed(lambda theta: theta.continuous)
+        if "theta_scaled" in more:
+            more["theta_scaled"] = more["theta_scaled"].continuous
+        data = replace(data, rows=data.rows[:, :g], categories=())
+        names = names[:g]
     theta = more.pop("theta", solution.theta)
     found: dict[str, Any] = {
+        "atlas": Atlas.of(solution, tuple(map(str, names))),
         "theta": theta,
         "theta_scaled": theta,
         "network": network,
@@ -69,107 +82,58 @@ def findings_of(
 
 def write_report(
     model: NetworkGaussianMixture,
+    problem: Problem,
     path: str | Path,
-    data: NodeData,
     held: NodeData | None,
     *,
     static: bool = False,
     include_rows: bool = False,
 ) -> Path:
-    """The page of a model fitted on `data`; `held` are further rows of its nodes to judge by.
+    """The page of a model that solves this problem; `held` are further rows to judge by.
 
     Both in units of the fit.
     """
-    scores = _scores(model, data, held)
+    solution, method = model.solution_, problem.method
+    rounds = used(method, n_rounds=ROUNDS if model.n_rounds is None else model.n_rounds)
+    rows = None if held is None else Evaluator(held)
+    seed = resolve.resolve_seed(model.random_state)
+    beside = baselines(problem, solution, rows, pooled=True, seed=seed, **rounds)
+    for note in beside.notes:
+        warnings.warn(note, FitWarning, stacklevel=3)
+    taken, names = model.transform_, model._features()
+    slopes = np.zeros(0 if held is None else len(held.rows))
+    if held is not None:
+        slopes[held.source_index] = taken.log_slopes(taken.invert(held.rows))
+    scores = beside.scores(problem, solution, rows, slopes)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
         "n_components": model.n_components,
-        "covariance_type": model.resolved_method().covariance_type,
-        **used(model.resolved_method(), n_rounds=_rounds(model)),
+        "covariance_type": method.covariance_type,
+        **rounds,
         "random_state": model.random_state,
         "status": model.status_,
     }
-    known = model.solution_, model.network_, model.resolved_method(), data, scores
-    taken, names = model.transform_, model._features()
-    notes, names = tuple(taken.told(names)), taken.names(names)
-    found = findings_of(*known, names, settings=settings, notes=notes, how_to_hold_out=HOLD_OUT)
+    known = solution, problem.network, method, problem.data, scores
+    more = {"theta_scaled": problem.scaled(solution.theta), "how_to_hold_out": HOLD_OUT}
+    more |= {"atlas": model.atlas_}
+    notes = tuple(taken.told(names))
+    if problem.data.categories:
+        notes = (*notes, categories_note(model))
+    found = findings_of(*known, taken.names(names), settings=settings, notes=notes, **more)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
 
 
-def _scores(model: NetworkGaussianMixture, data: NodeData, held: NodeData | None) -> Scores:
-    """Held-out log-likelihood beside that of fits with own data only."""
-    if held is None:
-        return Scores.of(model.solution_.labels, None)
-
-    def fitted(method: Method) -> np.ndarray:
-        problem = resolve.Problem.of(data, model.network_, method, model.n_components)
-        seed = resolve.resolve_seed(model.random_state)
-        how = used(problem.method, n_rounds=_rounds(model))
-        return log_densities(problem.solve(seed=seed, **how), held)
-
-    known = model.solution_, model.network_, model.resolved_method(), data.rows, held
-    may_pool = not isinstance(model.n_components, Mapping)
-    own, pooled = (
-        own_densities(*known, fitted),
-        pooled_densities(*known, fitted if may_pool else None),
-    )
-    slopes = np.empty(len(held.rows))
-    slopes[held.source_index] = model.transform_.log_slopes(model.transform_.invert(held.rows))
-    found = log_densities(model.solution_, held), own, pooled
-    in_users = (None if of_rows is None else of_rows + slopes for of_rows in found)
-    return Scores.of(model.solution_.labels, held, *in_users)
-
-
-def _rounds(model: NetworkGaussianMixture) -> int:
-    return ROUNDS if model.n_rounds is None else model.n_rounds
-
-
-def own_densities(
-    solution: Solution,
-    network: Network,
-    method: Method,
-    rows: np.ndarray,
-    held: NodeData,
-    fitted: Callable[[Method], np.ndarray],
-) -> np.ndarray | None:
-    """Log-density of held-out rows where every node learns from its own rows alone.
-
-    The run's own level of that name, or else what `fitted` finds by such a method; None where
-    nobody could hear another: the run itself is the one with own data only.
-    """
-    if not listens(solution, network):
-        return None
-    own = own_level(solution)
-    if own is not None:
-        return log_densities(own, held)
-    return fitted(resolve.own_data_only(method, rows))
-
-
-def pooled_densities(
-    solution: Solution,
-    network: Network,
-    method: Method,
-    rows: np.ndarray,
-    held: NodeData,
-    fitted: Callable[[Method], np.ndarray] | None,
-) -> np.ndarray | None:
-    """Log-density of held-out rows under one mixture of all rows.
-
-    Of the run's own level "everyone" and of what `fitted` finds by EM of all rows the better: this
-    is to be the best that pooling can do. Without `fitted` (rows may not be pooled, or nodes have
-    different numbers of components) the level alone; None where the run itself pools all rows.
-    """
-    found = []
-    if method.moves_rows or held.n_nodes < 2:
-        return None
-    level = everyone_level(solution)
-    if level is not None and len(network.components()) == 1:
-        found.append(log_densities(level, held))
-    if fitted is not None:
-        found.append(fitted(resolve.all_rows_pooled(method, rows)))
-    return max(found, key=lambda values: round(float(values.mean()), 9), default=None)
+def categories_note(model: NetworkGaussianMixture) -> str:
+    """What clusters say of categories, for a page that draws continuous columns."""
+    kinds = model.categories_
+    assert kinds is not None
+    features = model._given_features()
+    named = _checks.listed([features[i] for i in kinds.positions], 12)
+    lines = [f"{name}: {model.atlas_.words(c)}" for c, name in enumerate(model.atlas_.names)]
+    said = "are in the clusters, pictures show the others"
+    return f"categories ({named}) {said}. {'; '.join(lines)}."
 
 
 def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float = 260.0) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,68 +12,25 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.solution import Solution
-from fedmixtures.engine.solve import solve
-from fedmixtures.graph.generate import connected_neighbours, nearest_neighbours
+from fedmixtures.estimators.default_graph import default_graph
+from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
 from fedmixtures.init import KMeansStart, Start
 from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import WITH_PRIOR, Centralized, Local
-from fedmixtures.methods.registry import METHODS, check_gaps
+from fedmixtures.methods.registry import METHODS
 from fedmixtures.mixture.covariance_types import check_type
 from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.moments import column_moments
 
 SMALLEST_REG_COVAR = 1e-3
 """As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
-EVERYBODY = 300
-"""Nodes up to which everybody may listen to everybody where no graph is given."""
-NEAREST, FEWEST = 20, 5
-"""Neighbours beyond that; those of methods that take every edge for true."""
-HELD = 8.0
-"""Rows of all nodes in the standard deviation that a node is compared by."""
 TOL = 1e-6
 """Of `NetworkGaussianMixture` and the command line: when rounds have converged."""
 STARTS: dict[str, Callable[[], Start]] = {
     "kmeans": KMeansStart,
     "local": lambda: Local(**WITH_PRIOR),
 }
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Rows, graph, method and components that fit together: all that can be checked is."""
-
-    data: NodeData
-    network: Network
-    method: Method
-    n_components: list[int]
-    graph_by_default: bool = False
-    """Whether nobody gave one."""
-
-    @classmethod
-    def of(cls, data: NodeData, graph: Any, method: Any, n_components: Any) -> Problem:
-        """From what a user wrote."""
-        components = resolve_components(n_components, data.labels)
-        method = resolve_method(method)
-        network = resolve_graph(graph, data, method)
-        return cls(data, network, method, components, graph is None).checked()
-
-    def by(self, method: Method) -> Problem:
-        """The same for another method, which may have another graph by default."""
-        network = default_graph(self.data, method) if self.graph_by_default else self.network
-        return dataclasses.replace(self, method=method, network=network).checked()
-
-    def checked(self) -> Problem:
-        """Itself, if the method takes it."""
-        self.method.check(self.n_components, self.network)
-        check_gaps(self.method, self.data)
-        return self
-
-    def solve(self, init: Any = None, **how: Any) -> Solution:
-        """Run the method; the further settings are those of `fedmixtures.solve`."""
-        given = self.data, self.network, init
-        return solve(self.method, *given, n_components=self.n_components, **how)
 
 
 def resolve_method(method: Any, covariance_type: str = "full") -> Method:
@@ -140,58 +96,6 @@ def resolve_graph(graph: Any, data: NodeData, method: Method | None = None) -> N
             return as_network(None, data.labels)
         return nearest_neighbours(data.means(), wanted, labels=data.labels)
     return as_network(graph, data.labels).aligned(data.labels)
-
-
-def default_graph(data: NodeData, method: Method | None = None) -> Network:
-    """Who may listen to whom where nobody says it.
-
-    Everybody to everybody, where there are at most `EVERYBODY` nodes; else everybody to the
-    `NEAREST` nodes with the most similar means and standard deviations. Methods that take every
-    edge for true, such as couplings, get the `FEWEST` nearest at any number of nodes. All nodes are
-    connected, and neither the order of nodes nor rounding changes a thing. Of many nodes those of
-    methods that ask no neighbours have no edges.
-    """
-    kind = "protocol" if method is None else method.kind
-    believes = kind == "neighbours"
-    if data.n_nodes <= 1 + FEWEST or (data.n_nodes <= EVERYBODY and not believes):
-        return as_network("full", data.labels)
-    if kind in ("hub", "one-shot"):  # which ask for no neighbours
-        return as_network("none", data.labels)
-    order = np.argsort(data.label_hashes, kind="stable")
-    labels = [data.labels[i] for i in order]
-    points = _summaries(data)[order]
-    return connected_neighbours(points, FEWEST if believes else NEAREST, labels).aligned(
-        data.labels
-    )
-
-
-def words_on_default_graph(network: Network) -> str:
-    """What a graph that nobody gave is, for the first line of what is told."""
-    n = len(network.labels)
-    if n < 2 or not network.n_edges:
-        return ""
-    if network.n_edges == n * (n - 1) // 2:
-        return "no graph given: everybody may listen to everybody"
-    return "no graph given: everybody may listen to the nodes most like it"
-
-
-def _summaries(data: NodeData) -> np.ndarray:
-    r"""(nodes, 2 features) points whose squared distances are divergences of Gaussians, nearly.
-
-    Means in standard deviations within nodes, and $\sqrt2$ times the logarithms of these, drawn to
-    those of all nodes by `HELD` rows.
-    """
-    there = ~np.isnan(data.rows)
-    sums = lambda cells: np.add.reduceat(cells, data.offsets[:-1])
-    cells = sums(there.astype(float))
-    overall, _ = column_moments(data.rows)
-    means = np.where(cells > 0, data.means(), overall)
-    off = np.nan_to_num(data.rows - means[data.node_index])
-    squares = sums(off**2)
-    within = squares.sum(0) / np.maximum(cells.sum(0), 1)
-    within = np.where(within > 0, within, 1.0)
-    variance = (squares + HELD * within) / (cells + HELD)
-    return np.hstack([(means - overall) / np.sqrt(within), np.log(variance / within) / np.sqrt(2)])
 
 
 def resolve_seed(random_state: Any) -> int:

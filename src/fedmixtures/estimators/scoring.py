@@ -5,6 +5,8 @@ that of the same mixture, unless the method has found several levels (`Solution.
 everyone, ...): then it is their weighted sum $p_i(x) = \sum_l w_{il} p_{il}(x)$. All that scores
 asks `log_densities`, all that assigns asks `log_joints`. A method whose outcome has levels needs
 nothing else: scoring, saving and loading, `node(label, level=...)` and export work from there.
+
+Rows that are scored more than once are given as an `Evaluator`, which lays them out once.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.transform import Transform
-from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
+from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators.solutions import newcomer_joints, unknown
 from fedmixtures.mixture.mixture import Mixture
@@ -27,7 +29,7 @@ from fedmixtures.mixture.mixture import Mixture
 DENSITY = "density"  # the level that is all levels together, weighed
 
 
-def log_joints(solution: Solution, data: NodeData) -> np.ndarray:
+def log_joints(solution: Solution, data: NodeData | Evaluator) -> np.ndarray:
     """Log of weight times density of every cluster, (rows, k), in the order the rows came in.
 
     Of nodes that were not fitted, those of everyone.
@@ -35,7 +37,7 @@ def log_joints(solution: Solution, data: NodeData) -> np.ndarray:
     return _of_all(solution, data, _node_joints, newcomer_joints)
 
 
-def log_densities(solution: Solution, data: NodeData) -> np.ndarray:
+def log_densities(solution: Solution, data: NodeData | Evaluator) -> np.ndarray:
     """Log-density of every row under its node's model, in the order the rows came in.
 
     Of nodes that were not fitted, under everyone's.
@@ -53,35 +55,39 @@ def user_densities(solution: Solution, transform: Transform, data: NodeData) -> 
     return log_densities(solution, inside) + slopes
 
 
-def _of_all(solution: Solution, data: NodeData, own: Callable, newcomer: Callable) -> np.ndarray:
+def _of_all(
+    solution: Solution, given: NodeData | Evaluator, own: Callable, newcomer: Callable
+) -> np.ndarray:
     """By row, in the order they came in: `own` of fitted nodes' rows, `newcomer` of others'."""
+    rows = given if isinstance(given, Evaluator) else Evaluator(given)
+    data = rows.data
     new = set(unknown(solution, data.labels))
     if not new:
-        return own(solution, data)
+        return own(solution, rows)
     mask = np.empty(len(data.rows), dtype=bool)
     mask[data.source_index] = np.array([label in new for label in data.labels])[data.node_index]
     found = newcomer(solution, data.subset(mask))
     if mask.all():
         return found
     result = np.empty((len(mask), *found.shape[1:]))
-    result[mask], result[~mask] = found, own(solution, data.subset(~mask))
+    result[mask], result[~mask] = found, own(solution, Evaluator(data.subset(~mask)))
     return result
 
 
-def _node_joints(solution: Solution, data: NodeData) -> np.ndarray:
-    return log_joint_rows(solution.theta.at(node_places(solution, data)), data)
+def _node_joints(solution: Solution, rows: Evaluator) -> np.ndarray:
+    return rows.log_joint(solution.theta.at(node_places(solution, rows.data)))
 
 
-def _weighed_densities(solution: Solution, data: NodeData) -> np.ndarray:
+def _weighed_densities(solution: Solution, rows: Evaluator) -> np.ndarray:
     """Of all levels together."""
-    places, levels = node_places(solution, data), solution.levels
+    data, levels = rows.data, solution.levels
     assert levels is not None
+    places = node_places(solution, data)
     with np.errstate(divide="ignore"):  # a level may have no weight at a node
         weight = np.log(levels.weights[places])
     total = np.full(len(data.rows), -np.inf)
     node = np.empty(len(data.rows), dtype=np.int64)
     node[data.source_index] = data.node_index
-    rows = Evaluator(data)
     for number in range(len(levels.names)):
         joint = rows.log_joint(levels.theta.at(number).at(places))
         total = np.logaddexp(total, np.logaddexp.reduce(joint, axis=1) + weight[node, number])

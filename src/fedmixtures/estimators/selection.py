@@ -13,15 +13,18 @@ from sklearn.model_selection import BaseCrossValidator
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest, first_least
 from fedmixtures._types import Label
-from fedmixtures.data.node_data import NodeData, label_hash
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.splits import folds_of
+from fedmixtures.engine.evaluate import Evaluator
+from fedmixtures.engine.layout.blocks import without_edges
+from fedmixtures.engine.options import used
 from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.columns import rows_and_nodes
-from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.scoring import log_densities
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Method
 from fedmixtures.methods.compared.baselines import Local
-from fedmixtures.metrics import node_means
 from fedmixtures.mixture.covariance_types import n_parameters
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -81,40 +84,59 @@ def select_alpha(
     if not hasattr(program, "alpha"):
         raise ValueError(f"`method` is {method!r}, which has no alpha to choose.")
     _checks.whole("n_folds", n_folds, minimum=2)
-    X, nodes = rows_and_nodes(X, nodes)
-    network = resolve.resolve_graph(graph, NodeData.from_rows(X, nodes), program)
-    fold = folds(nodes, n_folds, random_state, n_components)
+    problem = Problem.of(
+        NodeData.from_rows(*rows_and_nodes(X, nodes)), graph, program, n_components
+    )
+    how = {"init": resolve.resolve_start(init), "n_rounds": n_rounds, "random_state": random_state}
+    return alpha_for(problem, alphas, n_folds, on_fit=on_fit, **how)
+
+
+def alpha_for(
+    problem: Problem,
+    alphas: Sequence[float] | None = None,
+    n_folds: int = 3,
+    *,
+    init: Any = None,
+    n_rounds: int | None = None,
+    random_state: int = 0,
+    on_fit: Callable[[float, int], Any] | None = None,
+) -> AlphaSelection:
+    """As `select_alpha`, for rows that are grouped by node, in the units of the problem."""
+    data, method = problem.data, problem.method
+    fold = folds_of(data, n_folds, random_state, problem.n_components)
+    parts = [
+        (problem.where(data=data.subset(~out)), Evaluator(data.subset(out)), out)
+        for out in (fold == f for f in range(n_folds))
+        if out.any()
+    ]
+    scored = fold >= 0
+    node = np.empty(len(fold), dtype=np.int64)
+    node[data.source_index] = data.node_index
+    nodes = node[scored]
 
     def held_out(alpha: float) -> np.ndarray:
-        """Log-likelihood of every row by the fit that has not seen it; NaN where all saw it."""
-        values = np.full(len(X), np.nan)
-        model = NetworkGaussianMixture(
-            n_components,
-            graph=network,
-            method=replace(program, alpha=alpha),
-            n_rounds=n_rounds,
-            init=init,
-            random_state=random_state,
-        )
-        for f in range(n_folds):
+        """(nodes,) mean log-density of rows by the fits that have not seen them."""
+        values = np.full(len(fold), np.nan)
+        for f, (train, test, out) in enumerate(parts):
             if on_fit is not None:
                 on_fit(alpha, f)
-            out = fold == f
+            one = train.where(method=replace(method, alpha=alpha))
+            how = used(one.method, n_rounds=n_rounds, tol=resolve.TOL)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)  # a bad alpha is what we look for
-                model.fit(X[~out], nodes=nodes[~out])
-            values[out] = model.score_samples(X[out], nodes[out])
-        return values
+                solution = one.solve(init, seed=random_state, **how)
+            values[out] = log_densities(solution, test)
+        counts = np.bincount(nodes)
+        return (np.bincount(nodes, values[scored]) / counts.clip(1))[counts > 0]
 
     tried: list[float] = []
     rows: list[np.ndarray] = []
     more = list(LARGER_ALPHAS) if alphas is None else []
     waiting = [float(alpha) for alpha in (ALPHAS if alphas is None else alphas)]
-    scored, best = fold >= 0, 0
+    best = 0
     while waiting:
         tried.append(waiting.pop(0))
-        means = node_means(held_out(tried[-1])[scored], nodes[scored])
-        rows.append(np.array(list(means.values())))
+        rows.append(held_out(tried[-1]))
         best = int(first_greatest(np.array([row.mean() for row in rows]), scale=1.0))
         if not waiting and best == len(tried) - 1 and more:
             waiting.append(more.pop(0))
@@ -122,21 +144,6 @@ def select_alpha(
     scores = table.mean(1)
     errors = table.std(1, ddof=1) / np.sqrt(table.shape[1]) if table.shape[1] > 1 else 0 * scores
     return AlphaSelection(tried[best], tuple(tried), scores, errors)
-
-
-def folds(nodes: np.ndarray, n_folds: int, seed: int, n_components: Any) -> np.ndarray:
-    """Fold of every row, dealt within nodes; -1 (always kept) where a node has no row to spare."""
-    fold = np.full(len(nodes), -1)
-    data = NodeData.from_rows(np.zeros((len(nodes), 1)), nodes)
-    for i, (label, count) in enumerate(zip(data.labels, data.counts, strict=True)):
-        k = n_components[label] if isinstance(n_components, Mapping) else n_components
-        rows = data.source_index[data.offsets[i] : data.offsets[i + 1]]
-        rng = np.random.default_rng([seed, label_hash(label)])
-        # However the folds fall, at least k rows must be left when one is taken out.
-        dealt = np.arange(count) % n_folds
-        if count - -(-count // n_folds) >= k:
-            fold[rng.permutation(rows)] = dealt
-    return fold
 
 
 class NodeKFold(BaseCrossValidator):
@@ -169,7 +176,10 @@ class NodeKFold(BaseCrossValidator):
         nodes = groups if groups is not None else y
         if nodes is None:
             raise ValueError("`groups` is missing. Give the node of each row, as groups or as y.")
-        fold = folds(np.asarray(nodes), self.n_splits, self.random_state, self.min_train)
+        nodes = np.asarray(nodes)
+        data = NodeData.from_rows(np.zeros((len(nodes), 0)), nodes)
+        least = [self.min_train] * data.n_nodes
+        fold = folds_of(data, self.n_splits, self.random_state, least)
         for number in range(self.n_splits):
             yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
 
@@ -219,13 +229,23 @@ def select_components(
     parameters, for mixtures of the method's covariance type that each node fits alone. Where
     `method` needs one number for all nodes, the criterion is summed over nodes first.
     """
-    program = resolve.resolve_method(method)
-    kind = program.covariance_type
-    X, nodes = rows_and_nodes(X, nodes)
-    data = NodeData.from_rows(X, nodes)
-    if program.has_levels:
-        return _by_levels(X, nodes, program, network, candidates, random_state, on_fit)
-    d = data.n_features
+    data = NodeData.from_rows(*rows_and_nodes(X, nodes))
+    problem = Problem.of(data, network, method, min(candidates))
+    return components_for(problem, candidates, random_state=random_state, on_fit=on_fit)
+
+
+def components_for(
+    problem: Problem,
+    candidates: Sequence[int] = tuple(range(1, 9)),
+    *,
+    random_state: int = 0,
+    on_fit: Callable[[int], Any] | None = None,
+) -> ComponentSelection:
+    """As `select_components`, for rows that are grouped by node, in the units of the problem."""
+    if problem.method.has_levels:
+        return _by_levels(problem, candidates, random_state, on_fit)
+    data, method = problem.data, problem.method
+    kind, d = method.covariance_type, data.n_features
     distinct = np.array([len(np.unique(data.of(i)[0], axis=0)) for i in range(data.n_nodes)])
     bic = np.full((data.n_nodes, len(candidates)), np.inf)
     for c, k in enumerate(candidates):
@@ -236,33 +256,29 @@ def select_components(
             continue
         if on_fit is not None:
             on_fit(k)
-        kept = np.isin(data.node_index, np.flatnonzero(enough))
-        rows, labels = data.rows[kept], nodes[data.source_index[kept]]
+        some = data.at(np.flatnonzero(enough))
         alone = Local(engine="jax", reg_covar=1e-3, covariance_type=kind)
-        model = NetworkGaussianMixture(k, method=alone, random_state=random_state)
+        one = Problem(some, without_edges(some.labels), alone, [k] * some.n_nodes, problem.scale)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            values = model.fit(rows, nodes=labels).score_samples(rows, labels)
-        counts = data.counts[enough]
-        sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(counts)[:-1]]))
-        bic[enough, c] = -2 * sums + n_parameters(kind, k, d) * np.log(counts)
+            fit = one.checked().solve(seed=random_state).history.node_fit
+        assert fit is not None
+        counts = some.counts
+        bic[enough, c] = 2 * fit[-1] * counts + n_parameters(kind, k, d) * np.log(counts)
     chosen = np.array(candidates)[first_least(bic, scale=data.counts)]
-    if program.needs_equal_components:
+    if method.needs_equal_components:
         allowed = np.isfinite(bic).all(0)
         if not allowed.any():
             raise ValueError("`candidates` holds no number that every node has rows for.")
         total = np.where(allowed, bic.sum(0), np.inf)
-        chosen[:] = candidates[int(first_least(total, scale=len(X)))]
+        chosen[:] = candidates[int(first_least(total, scale=len(data.rows)))]
     return ComponentSelection(
         dict(zip(data.labels, chosen.tolist(), strict=True)), tuple(candidates), bic
     )
 
 
 def _by_levels(
-    X: np.ndarray,
-    nodes: np.ndarray,
-    method: Method,
-    network: Network | None,
+    problem: Problem,
     candidates: Sequence[int],
     seed: int,
     on_fit: Callable[[int], Any] | None,
@@ -270,15 +286,13 @@ def _by_levels(
     """One number for all nodes, by what levels say of rows that their fits have not seen."""
     scores: list[np.ndarray] = []
     totals: list[float] = []
-    labels: tuple[Label, ...] = ()
     for k in candidates:
         if on_fit is not None:
             on_fit(k)
-        model = NetworkGaussianMixture(k, graph=network, method=method, random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            solution = model.fit(X, nodes=nodes).solution_
-        labels, levels, rows = solution.labels, solution.levels, solution.rows
+            solution = problem.where(n_components=k).solve(seed=seed)
+        levels, rows = solution.levels, solution.rows
         assert levels is not None
         assert rows is not None
         loss = levels.prequential / rows[:, None]
@@ -289,4 +303,5 @@ def _by_levels(
             break
     tried = tuple(candidates[: len(totals)])
     chosen = min(k for k, one in zip(tried, totals, strict=True) if one >= max(totals) - WORTH)
-    return ComponentSelection(dict.fromkeys(labels, chosen), tried, scores=np.stack(scores, axis=1))
+    numbers = dict.fromkeys(problem.data.labels, chosen)
+    return ComponentSelection(numbers, tried, scores=np.stack(scores, axis=1))

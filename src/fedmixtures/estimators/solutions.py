@@ -22,7 +22,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import protocol_block, without_edges
 from fedmixtures.engine.options import used
 from fedmixtures.engine.solution import FitWarning, Solution
-from fedmixtures.engine.solve import solve
+from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import own_data_only
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import compilation_cache
@@ -109,11 +109,17 @@ def newcomer_joints(solution: Solution, data: NodeData) -> np.ndarray:
 
 
 def joined(
-    solution: Solution, network: Network, method: Method, data: NodeData, seed: int, dtype: str
+    solution: Solution,
+    network: Network,
+    method: Method,
+    data: NodeData,
+    seed: int,
+    dtype: str,
+    standardize: bool | None = False,
 ) -> tuple[Solution, Network]:
     """The solution and network with the one node of `data`; the others stay as they are."""
     (label,) = data.labels
-    outcome = _outcome(solution, method, data, seed, dtype)
+    outcome = _outcome(solution, method, data, seed, dtype, standardize)
     if outcome.message:
         warnings.warn(outcome.message, FitWarning, stacklevel=4)
     k = max(solution.theta.n_components, outcome.theta.n_components)
@@ -141,7 +147,14 @@ def joined(
     return new, Network(new.labels, network.source, network.target, network.weight)
 
 
-def _outcome(solution: Solution, method: Method, data: NodeData, seed: int, dtype: str) -> Outcome:
+def _outcome(
+    solution: Solution,
+    method: Method,
+    data: NodeData,
+    seed: int,
+    dtype: str,
+    standardize: bool | None,
+) -> Outcome:
     """The newcomer's mixture: as its method has it, or that of its own rows alone."""
     k, levels = solution.theta.n_components, solution.levels
     talks = isinstance(method, Protocol)
@@ -153,8 +166,9 @@ def _outcome(solution: Solution, method: Method, data: NodeData, seed: int, dtyp
             found = method.join(block, levels, rows, diagnostics)
         if found is not None:
             return found
-    alone = own_data_only(method, data.rows)
-    own = solve(alone, data, n_components=k, seed=seed, **used(alone, dtype=dtype))
+    problem = Problem.of(data, "none", method, k, standardize)
+    alone = own_data_only(method, problem.fitted_data.rows)
+    own = problem.where(method=alone).solve(seed=seed, **used(alone, dtype=dtype))
     return Outcome(own.theta, own.message)
 
 

@@ -10,11 +10,10 @@ from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import save
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.job_program import decoded
+from fedmixtures.federation.node.job_program import method_of
 from fedmixtures.federation.node.kept import units_of
 from fedmixtures.graph import from_edges
 from fedmixtures.io.runs import RunFolder
-from fedmixtures.methods.base import Method
 from fedmixtures.methods.registry import name_of
 from fedmixtures.mixture.mixture import Mixture
 
@@ -45,7 +44,7 @@ def write_run(folder: Path, job: Job, models: Mapping[str, Mixture | None]) -> P
     solution = aligned(Solution.collected(mixtures, 0, traffic), network)
     run = RunFolder(folder / "run")
     run.path.mkdir(exist_ok=True)
-    method = decoded(job.method, Method, "method")
+    method = method_of(job)
     params = {"n_components": dict(job.n_components), "random_state": job.seed, "method": method}
     save(run.path, solution, network, params, feature_names=list(job.features))
     run.write_config(

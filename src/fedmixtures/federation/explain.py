@@ -14,12 +14,14 @@ import numpy as np
 
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.budgets import BudgetSpent, Releases
-from fedmixtures.federation.node.job_program import coupling_of, program_of
+from fedmixtures.federation.node.job_program import method_of, name_in, program_of
 from fedmixtures.federation.node.ledger import Ledger, spent
 from fedmixtures.federation.node.release import colluders
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import json_lines
+from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum
 from fedmixtures.mixture.covariance_types import TYPES
+from fedmixtures.mixture.mixture import Mixture
 
 WIDTH = 88
 KINDS = {
@@ -85,7 +87,8 @@ def _entry(name: str, text: str) -> list[str]:
 
 def _verdict(job: Job, config: SiteConfig) -> str:
     try:
-        config.permit(job, coupling_of(program_of(job)))
+        program_of(job)
+        config.permit(job, name_in(job))
         _releases(config).expect(job.key, job.releases)
     except (JobError, JobRefused, BudgetSpent) as refusal:
         return f"REFUSED. {refusal}."
@@ -127,6 +130,11 @@ def _people(config: SiteConfig) -> str:
     return "rows" if config.person is None else "people"
 
 
+def _sends(job: Job) -> set[type]:
+    """Types of what the job's method says it sends."""
+    return set(method_of(job).sends)
+
+
 def _in_sums(job: Job) -> bool:
     """Whether nothing but sums with noise leaves."""
     return job.needs_all and job.privacy is not None
@@ -137,10 +145,13 @@ def _what(job: Job, config: SiteConfig, d: int) -> str:
         return "its part of sums of clipped statistics over all sites, with noise; no model."
     k, kind = job.most_components, job.method["fields"].get("covariance_type", "full")
     numbers = k + k * d + TYPES[kind].compact(np.zeros((k, d, d))).size
-    sums = "" if not job.needs_all else (
-        f" With it the number of {_people(config)}, rounded to a power of two. And its part of "
-        "sums of statistics over at least three sites."
-    )  # fmt: skip
+    told, sums = _sends(job), ""
+    if Release in told:
+        sums += f" With it the number of {_people(config)}, rounded to a power of two."
+    if Sum in told:
+        sums += " And its part of sums of statistics over at least three sites."
+    if not {Mixture, Release} & told:
+        return sums.removeprefix(" And ") or "whole numbers about the network alone."
     return (
         f"a Gaussian mixture of this site's rows: at most {k} weights, {k} means and {k} "
         f"covariances ({kind}) of {d} features, {numbers} numbers.{sums}"
@@ -151,10 +162,13 @@ def _how_often(job: Job, config: SiteConfig) -> str:
     if _in_sums(job):
         return f"parts of {job.n_rounds} sums."
     if job.needs_all:
-        return (
-            f"the mixture once; parts of at most {config.releases.max_sums} sums over the same "
-            "members; a bit to each neighbour, and who belongs to its group."
-        )
+        told = _sends(job)
+        parts = {
+            "the mixture once": Release in told,
+            f"parts of at most {config.releases.max_sums} sums over the same members": Sum in told,
+            "a bit to each neighbour, and who belongs to its group": {PerNeighbour, Connect} & told,
+        }
+        return "; ".join(part for part, is_sent in parts.items() if is_sent) + "."
     collected = job.collector is not None and config.limits.share_result
     result = f", and the last one once more to {job.collector}" if collected else ""
     return f"{job.n_rounds + 1} times to each neighbour: at the start and after each round{result}."

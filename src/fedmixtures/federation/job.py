@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fedmixtures.federation.wire.sealing import SiteKey
 
 FORMAT = 1
-PROTOCOLS = ("TrustThenPool",)
-"""Methods whose messages are not rounds between neighbours alone."""
+KINDS = "neighbours", "protocol"
+"""Rounds of models between neighbours alone, or whatever a `Protocol` asks for."""
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
 REQUIRED = ("name", "features", "sites", "edges", "components")
@@ -52,6 +52,8 @@ class Job:
     """The encoded method object, with its feasible set."""
     start: dict[str, Any]
     """The encoded start object."""
+    kind: str = "neighbours"
+    """Of the method, as whoever cannot make it has to know: one of `KINDS`."""
     n_rounds: int = 40
     """Of a method of rounds; a protocol ends by itself."""
     seed: int = 0
@@ -105,7 +107,7 @@ class Job:
     @property
     def needs_all(self) -> bool:
         """Whether no site can be left out on the way: sums without it would show its share."""
-        return self.method.get("class") in PROTOCOLS
+        return self.kind == "protocol"
 
     @cached_property
     def reach(self) -> int:
@@ -229,6 +231,8 @@ def _wrong_numbers(job: Job) -> str:
         return "`seed` and `max_stale` are whole numbers from 0"
     if not isinstance(job.method, dict) or not isinstance(job.start, dict):
         return "`method` and `start` are encoded objects"
+    if job.kind not in KINDS:
+        return f"`kind` is one of {KINDS}"
     if job.privacy is not None and not (
         isinstance(job.privacy, dict)
         and set(job.privacy) == {"clip", "noise"}

@@ -75,6 +75,7 @@ class Method(eqx.Module):
     has_likelihood: ClassVar[bool] = True
     """Whether the mixtures are densities to be scored; false for hard clustering."""
     supports_missing: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
+    supports_categories: ClassVar[bool] = False  # whether there may be one-hot columns
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
     transforms_columns: ClassVar[bool] = False
@@ -87,6 +88,9 @@ class Method(eqx.Module):
     standardises: ClassVar[bool] = False
     """Whether it computes in standard deviations of the features, `reg_covar` included."""
     supports_float32: ClassVar[bool] = True  # whether a fit can be told to compute in float32
+    sends: ClassVar[tuple[type, ...]] = ()
+    """Types of what nodes tell each other, as far as they may do so between silos: there each must
+    have a rule at the release gate (`federation/node/crossing.py`). Empty: in one process alone."""
     descends: ClassVar[bool] = True
     """Whether an objective far above its start means that the run has gone wrong."""
 

@@ -72,6 +72,7 @@ class GTVMin(NodeProgram):
         posteriori. None is eq. (1).
     """
 
+    sends: ClassVar[tuple[type, ...]] = (Mixture,)
     supports_missing: ClassVar[bool] = True
 
     discrepancy: AbstractDiscrepancy = MMD()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import numpy as np
 
 from fedmixtures._types import Array
@@ -43,7 +44,7 @@ class Block:
         """`data` where a fit works with it: rows are copied to a GPU once."""
         data = self.data
         rows, weights = xp.asarray(data.rows), xp.asarray(data.row_weights)
-        return NodeData(data.labels, rows, weights, data.offsets, data.source_index)
+        return replace(data, rows=rows, row_weights=weights)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,18 @@ class Broadcast:
     message: Any  # pytree of arrays (nodes, ...)
     rows: Array | None = None
     """The block's rows in the units of the message: what a silo's gate counts behind it."""
+
+
+class Release(eqx.Module):
+    """What a node tells of its rows in the clear: its own mixture and how many rows it has.
+
+    Between silos no other message can be broadcast: it passes the release gate.
+    """
+
+    theta: Mixture  # (lines, ...)
+    rows: Any  # (lines,)
+    lost: Any = None
+    """(lines,) whether a silo's gate took components away, or all; None: nowhere."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,15 @@ A method or discrepancy of your own takes part once it is registered:
     register_method("gossip", lambda: Gossip(0.3))
 
 From then on the estimator's ``method="gossip"``, the command line, stored models and jobs between
-silos know it, in every process that has registered it.
+silos know it, in every process that has registered it. An installed package does so everywhere, by
+an entry point of the group `PLUGINS`; between silos a method must also say what it `sends`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -35,9 +37,40 @@ from fedmixtures.methods.trust_then_pool import TrustThenPool
 _methods: dict[str, Callable[[], Method]] = {}
 _discrepancies: dict[str, type[AbstractDiscrepancy]] = {}
 
-METHODS: Mapping[str, Callable[[], Method]] = MappingProxyType(_methods)
+PLUGINS = "fedmixtures.methods"
+"""Entry points of this group are modules that register methods or discrepancies on import."""
+
+
+@cache
+def _load_plugins() -> None:
+    """Import what installed packages register, once, when a name is not known otherwise."""
+    for plugin in entry_points(group=PLUGINS):
+        plugin.load()
+
+
+class _Registered(Mapping[str, Any]):
+    """Entries by name, those of installed packages among them."""
+
+    def __init__(self, entries: dict[str, Any]):
+        self._entries = entries
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._entries:
+            _load_plugins()
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        _load_plugins()
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        _load_plugins()
+        return len(self._entries)
+
+
+METHODS: Mapping[str, Callable[[], Method]] = _Registered(_methods)
 """What makes the method of each name, with its default settings."""
-DISCREPANCIES: Mapping[str, type[AbstractDiscrepancy]] = MappingProxyType(_discrepancies)
+DISCREPANCIES: Mapping[str, type[AbstractDiscrepancy]] = _Registered(_discrepancies)
 """The class of each discrepancy that has a name."""
 
 
@@ -71,12 +104,12 @@ def method_named(name: str) -> Method:
 def name_of(method: Method) -> str | None:
     """The name that a method is registered by, whatever its settings; None if it has none."""
     kind = lambda one: (type(one), type(getattr(one, "discrepancy", None)))
-    return next((name for name, made in _methods.items() if kind(made()) == kind(method)), None)
+    return next((name for name, made in METHODS.items() if kind(made()) == kind(method)), None)
 
 
 def remedy_for_gaps() -> str:
     """What to do where a method cannot fit rows with missing cells: those that can, by name."""
-    able = [name for name, factory in _methods.items() if factory().supports_missing]
+    able = [name for name, factory in METHODS.items() if factory().supports_missing]
     return f"take a method that fits rows with missing cells: {', '.join(sorted(able))}"
 
 
@@ -95,10 +128,26 @@ def check_gaps(method: Method, data: NodeData) -> None:
         raise ValueError(f"column {empty[0]} of X has no value in any row. Leave it out.")
 
 
+def check_categories(method: Method, data: NodeData) -> None:
+    """Categories only for methods that know them, beside a continuous column."""
+    if not data.categories:
+        return
+    if not method.supports_categories:
+        able = sorted(name for name, made in _methods.items() if made().supports_categories)
+        raise ValueError(
+            f"there are categorical columns, and {type(method).__name__} is defined for Gaussians "
+            f"alone. Leave them out, or take a method that knows categories: {', '.join(able)}."
+        )
+    if not data.n_continuous:
+        raise ValueError(
+            "all columns are categorical. Mixtures here need a continuous column beside them."
+        )
+
+
 def registered_classes() -> dict[str, type]:
     """Classes of all methods and discrepancies that have a name, by the name of the class."""
-    kinds = [type(factory()) for factory in _methods.values()]
-    return {kind.__name__: kind for kind in (*kinds, *_discrepancies.values())}
+    kinds = [type(factory()) for factory in METHODS.values()]
+    return {kind.__name__: kind for kind in (*kinds, *DISCREPANCIES.values())}
 
 
 for _name, _kind in {

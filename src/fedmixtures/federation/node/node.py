@@ -22,8 +22,9 @@ from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import BudgetSpent, Releases, Runs, Sums
 from fedmixtures.federation.node.gate import GateRefusal, Support
 from fedmixtures.federation.node.job_program import (
-    coupling_of,
-    decoded,
+    gaps_refused,
+    method_of,
+    name_in,
     partners_of,
     program_of,
 )
@@ -39,7 +40,6 @@ from fedmixtures.federation.wire.message import ModelRefused
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
 from fedmixtures.kernels.compiling import compilation_cache
-from fedmixtures.methods.base import Method
 from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.arithmetic import double
 
@@ -126,7 +126,7 @@ class Node:
         job = signed.job
         self._verify(signed)
         program = program_of(job)
-        self.config.permit(job, coupling_of(program))
+        self.config.permit(job, name_in(job))
         for site in partners_of(program, job, self.name):
             self.roster.sealing_key(site, "site")
         if job.privacy is not None and find_spec("dp_accounting") is None:
@@ -172,12 +172,9 @@ class Node:
 
     def _session_of(self, job: Job, folder: Path, ledger: Ledger | None) -> AnySession:
         program = program_of(job)
-        needs_whole = isinstance(program, Protocol) or job.privacy is not None
-        if needs_whole and np.isnan(self.support.rows).any():
-            raise JobRefused(
-                f"site {self.name!r} has rows with missing cells, and between sites these are "
-                "fitted by GTVMin without differential privacy alone: fill them, or leave them out"
-            )
+        why = gaps_refused(program, job)
+        if why and np.isnan(self.support.rows).any():
+            raise JobRefused(f"site {self.name!r} has {why}")
         if isinstance(program, Protocol):
             gate = self.config.gate
             session = ProtocolSession(job, self.name, self.support, folder, program, gate)
@@ -298,9 +295,9 @@ class Node:
         """Write the site's whole model of a job to its own disk, where it stays."""
         if session.outcome is None:  # it has left before there was anything
             return
-        method = decoded(session.job.method, Method, "method")
+        told = what_left(self.config, session.job)
         try:
-            folder = keep(self.config, session, method, what_left(self.config, session.job))
+            folder = keep(self.config, session, method_of(session.job), told)
         except OSError as error:  # a full disk is no reason to let the others wait
             self.log.write("not kept", job=session.job.key, reason=str(error))
         else:

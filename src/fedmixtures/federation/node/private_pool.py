@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,8 @@ class NoisySum(Sum):
 
 class PrivatePool(Protocol):
     """The private form of a Trust-then-Pool job."""
+
+    sends: ClassVar[tuple[type, ...]] = (NoisySum,)
 
     method: TrustThenPool
     clip: float

@@ -135,7 +135,9 @@ class ProtocolSession:
             self.site, home.rows, home.weights, job.neighbours(self.site), k, job.seed
         )
         sums = Summing(self.site, self.gate, self.feasible.covariance_type)
-        self.requests = Requests(self.site, job.sites, edges, home, self.feasible, sums)
+        self.requests = Requests(
+            self.site, job.sites, edges, home, self.feasible, sums, self.given.sends
+        )
         self.generator = self.requests.carried(self.given.run(block))
         self.round, self.outcome = 0, None
         self.exchange: Exchange | None = next(self.generator)

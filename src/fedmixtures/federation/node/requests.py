@@ -63,12 +63,14 @@ class Requests:
         support: Support,
         feasible: FeasibleSet,
         sums: Summing,
+        declared: Sequence[type],
     ):
         self.site, self.sites, self.edges = site, tuple(sites), edges
         self.support, self.people = support, support.people
         self.feasible, self.sums = feasible, sums
         self.left: frozenset[str] = frozenset()
-        self.n_models = 0
+        self.declared = frozenset(declared)
+        self.n_models = self.n_releases = 0
         self.sets: dict[frozenset[str], int] = {}
 
     def carried(
@@ -92,6 +94,9 @@ class Requests:
                 continue
 
     def _carried(self, request: Request) -> Exchanges:
+        kind = type(request.message) if isinstance(request, Broadcast) else type(request)
+        if kind not in self.declared:
+            raise Refused(f"the method sends a {kind.__name__}, which it does not say (`sends`)")
         match request:
             case Broadcast():
                 return (yield from self._broadcast(request))
@@ -113,6 +118,8 @@ class Requests:
     def _broadcast(self, request: Broadcast) -> Exchanges:
         """A mixture with its number of rows; a neighbour that is silent stands for no row."""
         message = request.message
+        if self.n_releases:
+            raise Refused("the method would tell its neighbours a mixture more than once")
         mixture = Mixture(*(np.asarray(part)[0] for part in message.theta.parts))
         if request.rows is None:
             raise Refused("the method does not say which rows stand behind its message")
@@ -125,6 +132,7 @@ class Requests:
         )
         heard = yield exchange
         self.n_models += 1
+        self.n_releases += 1
         own = next(iter(exchange.released.values()), said)
         blank = ModelMessage(
             Mixture(np.full(k, 1 / k), np.zeros((k, d)), np.stack([np.eye(d)] * k))

@@ -33,8 +33,7 @@ from fedmixtures.federation.wire.message import (
 )
 from fedmixtures.kernels.compiling import jit
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.gtvmin import GTVMin
-from fedmixtures.methods.programs import Inbox
+from fedmixtures.methods.programs import Inbox, NodeProgram
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.mixture import Mixture
 
@@ -66,7 +65,7 @@ class Session:
     def __init__(self, job: Job, site: str, support: Support, folder: Path, ledger: Ledger | None):
         self.job, self.site, self.ledger = job, site, ledger
         given = program_of(job)
-        if not isinstance(given, GTVMin):
+        if not isinstance(given, NodeProgram):
             raise Refused("this is no job of rounds between neighbours")
         self.given = given
         self.feasible = feasible_of(self.given)
@@ -269,13 +268,13 @@ def _mark(mixture: Mixture | None) -> str:
 
 
 @jit
-def _outgoing(program: GTVMin, state: Any) -> Any:
+def _outgoing(program: NodeProgram, state: Any) -> Any:
     return program.outgoing(state)
 
 
 @jit
 def _round(
-    program: GTVMin, group: Group, state: Any, broadcast: Any, heard: jax.Array, t: jax.Array
+    program: NodeProgram, group: Group, state: Any, broadcast: Any, heard: jax.Array, t: jax.Array
 ) -> Any:
     """Round `t`: messages (slots, ...) as they came, and which of the slots were heard."""
     in_front = lambda tree, axes: jax.tree.map(lambda p: p.reshape((1,) * axes + p.shape), tree)
@@ -293,7 +292,7 @@ def _round(
 
 
 @jit
-def _result(program: GTVMin, group: Group, state: Any) -> Mixture:
+def _result(program: NodeProgram, group: Group, state: Any) -> Mixture:
     return _without_block(program.result(state, _without_block(group).data))
 
 

@@ -16,8 +16,6 @@ from fedmixtures.federation.node.budgets import LockedRecord, ReleaseBudget
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.ledger import PrivacyBudget
 
-ALL_COUPLINGS = ("trust-then-pool", "mmd", "kl", "euclidean")
-
 
 class JobRefused(ValueError):
     """The job asks for more than the site allows."""
@@ -29,7 +27,8 @@ class Limits:
 
     max_rounds: int = 1000
     max_components: int = 64
-    couplings: tuple[str, ...] = ALL_COUPLINGS
+    methods: tuple[str, ...] | None = None
+    """Names of the methods that may run, as in a job; None for all that are installed here."""
     neighbours: tuple[str, ...] | None = None
     """Sites that may receive this site's model; None for every site on the roster."""
     approved_jobs: tuple[str, ...] | None = None
@@ -107,7 +106,7 @@ class SiteConfig:
         """One of the site's accounts; that it was begun is kept apart from it."""
         return LockedRecord(self.state / f"{name}.json", self.key.parent / f".{self.name}.{name}")
 
-    def permit(self, job: Job, coupling: str) -> None:
+    def permit(self, job: Job, method: str) -> None:
         """Refuse a job that asks for more than this file allows, with all the reasons at once."""
         limits, reasons = self.limits, []
         if self.name not in job.n_components:
@@ -119,9 +118,9 @@ class SiteConfig:
         if job.most_components > limits.max_components:
             asked = f"{job.most_components} components are asked for"
             reasons.append(f"{asked}, {limits.max_components} allowed")
-        if coupling not in limits.couplings:
-            allowed = ", ".join(limits.couplings)
-            reasons.append(f"the coupling {coupling!r} is not among those allowed: {allowed}")
+        if limits.methods is not None and method not in limits.methods:
+            allowed = ", ".join(limits.methods)
+            reasons.append(f"the method {method!r} is not among those allowed: {allowed}")
         if limits.neighbours is not None:
             partners = set(job.sites) if job.needs_all else set(job.neighbours(self.name))
             strangers = sorted(partners - {self.name, *limits.neighbours})

@@ -17,7 +17,7 @@ import tomli_w
 
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
-from fedmixtures.federation.node.site import ALL_COUPLINGS, SiteConfig
+from fedmixtures.federation.node.site import SiteConfig
 from fedmixtures.federation.nvflare.kits import (
     EXECUTOR,
     PROJECT,
@@ -161,7 +161,7 @@ name = {_toml(SiteConfig.data_set)}  # releases are counted by this name, also w
 # person = "patient"  # column that says whose a row is: people are counted then, not rows
 
 [limits]
-couplings = [{_toml(ALL_COUPLINGS[0])}]  # the default method; "mmd", "kl", "euclidean" are GTV's
+methods = ["trust"]  # the default method alone; others by name, as in a job: "gtv-mmd"
 max_rounds = 200  # of a job of GTV, which sends a model in each; the default method ends by itself
 max_components = 10  # of a mixture: the more, the fewer rows stand behind each
 share_result = false  # whether the final model may go to the job's collector

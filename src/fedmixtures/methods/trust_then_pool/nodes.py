@@ -13,7 +13,6 @@ from fedmixtures.fits.rows import FoldedRows
 from fedmixtures.fits.units import Units
 from fedmixtures.kernels.arrays import Segments, at, jit_on_gpu, xp
 from fedmixtures.methods.protocol import Block, Request, Sum
-from fedmixtures.mixture.covariance_types import TYPES
 
 TINY = np.finfo(np.float64).tiny
 
@@ -33,7 +32,7 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     squares = yield Sum(_squares(*table, rows_of, centre), None, spread)
     scale = np.sqrt(np.asarray(at(squares, slice(0, 1)))[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
-    return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
+    return Units.of(centre, np.where(constant, 0.0, scale), data.n_continuous, covariance_type)
 
 
 @jit_on_gpu

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -14,6 +12,7 @@ from fedmixtures._types import Array
 from fedmixtures.fits.em import best_of, quick
 from fedmixtures.fits.rows import by_node, nodes_first
 from fedmixtures.kernels.arrays import at, chosen, replaced, xp
+from fedmixtures.methods.protocol import Release
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 from fedmixtures.mixture.arithmetic import precision
@@ -78,15 +77,6 @@ def own_level(nodes: Nodes) -> Level:
 
     fit, folds, out_of_fold = nodes.in_parts(fitted)
     return Level(fit, out_of_fold, fit, folds)
-
-
-class Release(eqx.Module):
-    """What leaves a node in the clear, once: its own mixture and how many rows it has."""
-
-    theta: Mixture
-    rows: Any
-    lost: Any = None
-    """(lines,) whether a silo's gate took components away, or all; None: nowhere."""
 
 
 def released(nodes: Nodes, own: Level) -> Release:

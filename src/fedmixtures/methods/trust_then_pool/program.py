@@ -29,7 +29,17 @@ from fedmixtures.fits.rows import by_node
 from fedmixtures.fits.units import Units
 from fedmixtures.kernels.arrays import pick, stacked, xp
 from fedmixtures.methods.base import Diagnostics, Levels, Outcome
-from fedmixtures.methods.protocol import Block, Broadcast, Connect, Groups, Protocol, Request
+from fedmixtures.methods.protocol import (
+    Block,
+    Broadcast,
+    Connect,
+    Groups,
+    PerNeighbour,
+    Protocol,
+    Release,
+    Request,
+    Sum,
+)
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.listen import listening
 from fedmixtures.methods.trust_then_pool.newcomers import Known, by_oneself
@@ -78,7 +88,9 @@ class TrustThenPool(Protocol):
     """
 
     supports_missing: ClassVar[bool] = True
+    supports_categories: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
+    sends: ClassVar[tuple[type, ...]] = (Release, PerNeighbour, Connect, Sum)
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
 
