@@ -14,6 +14,7 @@ from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
+from fedmixtures.estimators.default_graph import default_graph
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
 from fedmixtures.init import KMeansStart, Start
@@ -116,8 +117,10 @@ def check_clusters(n_clusters: Any, n_components: Any, method: Method) -> None:
     warnings.warn(f"`n_clusters` is {n_clusters!r}, but {told}", FitWarning, stacklevel=3)
 
 
-def resolve_graph(graph: Any, data: NodeData) -> Network:
-    """The network on exactly the nodes that hold rows."""
+def resolve_graph(graph: Any, data: NodeData, method: Method | None = None) -> Network:
+    """The network on exactly the nodes that hold rows; without a graph `default_graph`."""
+    if graph is None:
+        return default_graph(data, method)
     if isinstance(graph, str) and graph.split(":")[0] == "knn":
         _, _, count = graph.partition(":")
         if count and not count.isdigit():
