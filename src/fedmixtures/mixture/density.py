@@ -43,7 +43,7 @@ class IncompleteRows(eqx.Module):
         return self.x.shape
 
     @property
-    def by_stretch(self) -> Float[Array, "*nodes segments length d"]:
+    def by_segment(self) -> Float[Array, "*nodes segments length d"]:
         """The rows of every segment."""
         *nodes, segments, d = self.observed.shape
         return self.x.reshape(*nodes, segments, -1, d)
@@ -69,7 +69,7 @@ def observed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array
     \delta_O$ for what is missing, whose covariance is $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
     \Sigma_{OM}$. All rows have one shape, whatever their gaps.
     """
-    x, observed = rows.by_stretch, rows.observed[..., None, :]  # (..., segments, 1, d)
+    x, observed = rows.by_segment, rows.observed[..., None, :]  # (..., segments, 1, d)
     means = mixture.means[..., None, :, :]
     shape = *jnp.broadcast_shapes(observed.shape, means.shape), x.shape[-1]
     covariances = jnp.broadcast_to(mixture.covariances[..., None, :, :, :], shape)
