@@ -23,14 +23,15 @@ def plain(label: Any) -> Any:
 
 
 def mixture_shapes(weights: Any, means: Any, covariances: Any) -> None:
-    """Weights (..., k), means (..., k, d), covariances (..., k, d, d)."""
+    """Weights (..., k), means (..., k, d), covariances (..., k, d, d), or of the first features."""
     if means.ndim < 2 or weights.shape != means.shape[:-1]:
         raise ValueError(
             f"`weights` has shape {weights.shape} and `means` {means.shape}. Give weights (k,) and "
             "means (k, d), with the same axes in front of both for a stack."
         )
     wanted = (*means.shape, means.shape[-1])
-    if covariances.shape != wanted:
+    g = covariances.shape[-1] if covariances.ndim else 0
+    if covariances.shape != (*means.shape[:-1], g, g) or not 0 < g <= means.shape[-1]:
         raise ValueError(
             f"`covariances` has shape {covariances.shape} but means of shape {means.shape} need "
             f"{wanted}: one full matrix per component."
@@ -48,6 +49,14 @@ def mixture_values(weights: Any, means: Any, covariances: Any) -> None:
             f"`weights` must be non-negative and sum to 1; the smallest is {weights.min():g} and "
             f"the sum {np.ravel(total)[np.abs(np.ravel(total) - 1).argmax()]:g}. "
             "Divide them by their sum."
+        )
+    tables = means[..., covariances.shape[-1] :][weights > 0]
+    sums, out = tables.sum(-1), (tables < -1e-6) | (tables > 1 + 1e-6)
+    if tables.size and (out.any() or not np.allclose(sums, np.rint(sums[0]), atol=1e-4)):
+        raise ValueError(
+            f"`covariances` are of {covariances.shape[-1]} of {means.shape[-1]} features, but the "
+            "means of the others are no shares of categories. Give covariances of all features, or "
+            "shares that sum to 1 for each categorical column."
         )
     scale = np.abs(covariances).max(initial=0.0)
     # What was computed in float32 is symmetric to a few 1e-7 of its scale.

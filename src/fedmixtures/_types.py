@@ -18,7 +18,8 @@ Label: TypeAlias = Hashable
 
 Weights: TypeAlias = Float[Array, "*nodes k"]
 Means: TypeAlias = Float[Array, "*nodes k d"]
-Covariances: TypeAlias = Float[Array, "*nodes k d d"]
+Covariances: TypeAlias = Float[Array, "*nodes k g g"]
+"""Of the continuous features, which come first; others are one-hot columns of categories."""
 
 Rows: TypeAlias = Float[Array, "nodes m d"]
 RowWeights: TypeAlias = Float[Array, "nodes m"]

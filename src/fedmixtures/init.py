@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -233,7 +233,7 @@ def distinct_rows_of_all(data: NodeData) -> NodeData:
         order = in_order_of(*_columns(data.rows), node)
         rows, weights, same, some = jax.jit(_in_order)(rows, weights, node, order)
         if not some:  # where each row came from nobody asks on a device
-            return NodeData(data.labels, rows, weights, data.offsets, data.source_index)
+            return replace(data, rows=rows, row_weights=weights)
     else:
         node: Any = data.node_index
         order = np.lexsort((*data.rows.T[::-1], node))
@@ -243,7 +243,9 @@ def distinct_rows_of_all(data: NodeData) -> NodeData:
     first = np.flatnonzero(np.concatenate([[True], ~same]))
     weights = Segments(first, len(rows)).sums(weights)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(node[first], minlength=data.n_nodes))])
-    return NodeData(data.labels, rows[first], weights, offsets, source[first])
+    return NodeData(
+        data.labels, rows[first], weights, offsets, source[first], categories=data.categories
+    )
 
 
 @jax.jit

@@ -10,6 +10,9 @@ import pytest
 from fedmixtures import GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import shifted_blocks
+from fedmixtures.data.transform import Transform
+from fedmixtures.estimators.atlas import Atlas
+from fedmixtures.estimators.names import profiles
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.metrics import Scores
@@ -47,6 +50,7 @@ def found() -> Findings:
         own.score_samples(s.X_validation, held),
     )
     return Findings(
+        atlas=Atlas.of(model.solution_, ("age", "<b>dose</b>")),
         theta=model.solution_.theta,
         theta_scaled=model.solution_.theta,
         network=model.network_,
@@ -84,8 +88,39 @@ def lifted(found):
     covariances[..., :2, :2] = found.theta.covariances
     theta = type(found.theta)(found.theta.weights, means, covariances)
     data = dataclasses.replace(found.data, rows=rows)
-    return dataclasses.replace(
-        found, theta=theta, theta_scaled=theta, data=data, features=tuple("abcd"), snapshots={}
+    return reshaped(found, theta, data, tuple("abcd"))
+
+
+def reshaped(found, theta, data, features) -> Findings:
+    """The same run with other mixtures and rows, and the clusters of these."""
+    share = data.counts / data.counts.sum()
+    atlas = dataclasses.replace(
+        found.atlas,
+        profiles=profiles(theta, share),
+        shares=theta.weights,
+        centres=theta.means,
+        features=features,
+        transform=Transform.none(len(features)),
+    )
+    known = {"theta": theta, "theta_scaled": theta, "data": data, "features": features}
+    return dataclasses.replace(found, **known, atlas=atlas, snapshots={})
+
+
+@pytest.fixture(scope="session")
+def wide(found) -> dict:
+    """Content with twelve clusters, one with a long name, in twenty features with long names."""
+    rng = np.random.default_rng(1)
+    n, k, d = 9, 12, 20
+    means = np.tile(rng.normal(0, 300, (k, d)), (n, 1, 1)) + rng.normal(0, 9, (n, k, d))
+    theta = type(found.theta)(
+        rng.dirichlet(np.ones(k), n), means, np.tile(400 * np.eye(d), (n, k, 1, 1))
+    )
+    data = dataclasses.replace(found.data, rows=rng.normal(0, 300, (len(found.data.rows), d)))
+    features = tuple(f"laboratory value number {j} measured at admission" for j in range(d))
+    run = reshaped(found, theta, data, features)
+    names = ("septic shock of unknown origin", *(f"kind {c}" for c in range(1, k)))
+    return build_content(
+        dataclasses.replace(run, atlas=dataclasses.replace(run.atlas, names=names))
     )
 
 

@@ -30,11 +30,87 @@ def test_opens_without_complaint_and_without_asking_anyone(page):
     assert len([url for url in page.requests if url.startswith("file:")]) == 1
 
 
-def test_the_first_screen_answers_the_question(page, content):
+def test_the_first_screen_says_what_the_clusters_are(page, content):
     box = page.locator("h1").bounding_box()
     assert box["y"] + box["height"] < 300
-    assert page.locator("h1").inner_text().startswith("Listening to neighbours")
-    assert page.locator("svg.gains").first.bounding_box()["y"] < 600
+    assert page.locator("h1").inner_text() == "3 clusters in 360 rows of 9 nodes"
+    cards = page.locator(".card")
+    assert cards.count() == 3
+    assert cards.last.bounding_box()["y"] < 700
+    assert content["atlas"]["words"][1] in cards.nth(1).inner_text()
+    assert "gained" in page.locator("header").inner_text()
+
+
+def test_the_way_from_a_cluster_to_a_node_and_back(page, content):
+    page.locator("#cluster-1 h3 a").click()
+    assert page.locator("#clusters.alone").count() == 1
+    assert "picked" in page.locator("#cluster-1").get_attribute("class")
+    assert page.locator("input[value=cluster]").is_checked()
+    assert page.locator("#pick-cluster").input_value() == "1"
+    first = content["atlas"]["nodes"][1][0]
+    page.locator("#cluster-1 .where a").first.click()
+    name = content["nodes"]["label"][first]
+    assert page.locator("#detail-name").inner_text() == f"Node {name}"
+    assert page.locator("#detail").is_visible()
+    page.locator("#bars a").first.click()
+    assert page.evaluate("location.hash") == "#cluster-0"
+    assert "picked" in page.locator("#cluster-0").get_attribute("class")
+    page.locator("#cluster-0 h3 a").click()  # once more: all again
+    assert page.locator("#clusters.alone").count() == 0
+    page.locator("svg.heat:visible a[href='#node-4'] text").click()
+    assert page.locator("#detail-name").inner_text() == f"Node {content['nodes']['label'][4]}"
+    assert page.complaints == []
+
+
+def test_a_link_to_a_cluster_opens_the_page_there(opened, content):
+    page = opened(render(content))
+    page.goto(page.url + "#cluster-2")
+    assert "picked" in page.locator("#cluster-2").get_attribute("class")
+
+
+def test_the_map_shows_the_clusters_where_they_are(page, content, found):
+    """Middles of the ellipses are the centres of the profiles, on whatever screen."""
+    import numpy as np
+
+    low, high = (np.array(content["views"][0][key]) for key in ("low", "high"))
+    frame = page.locator("svg.map:visible > rect.paper").bounding_box()
+    for c in range(3):
+        box = page.locator(f"svg.map:visible a[href='#cluster-{c}'] path").bounding_box()
+        middle = np.array([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+        shown = (middle - [frame["x"], frame["y"]]) / [frame["width"], frame["height"]]
+        place = (np.asarray(found.atlas.profiles.means)[c] - low) / (high - low)
+        assert shown == pytest.approx([place[0], 1 - place[1]], abs=0.02)
+
+
+def words_overlap(page, within: str) -> list:
+    """Pairs of texts in a picture that stand on one another."""
+    return page.evaluate(
+        """within => [...document.querySelectorAll(within)].flatMap(svg => {
+        const all = [...svg.querySelectorAll("text")]
+            .map(t => [t.textContent, t.getBoundingClientRect()])
+            .filter(([text, r]) => text.trim() && r.width);
+        return all.flatMap(([a, p], i) => all.slice(i + 1).filter(([, q]) =>
+            Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1 &&
+            Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 3).map(([b]) => [a, b]));
+        })""",
+        within,
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_of_many_clusters_and_long_names_is_cut_or_overlaps(opened, wide, width):
+    page = opened(render(wide), viewport={"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    for picture in ("svg.heat", "svg.profile", "svg.map"):
+        assert words_overlap(page, picture) == []
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    cut = page.evaluate(
+        "[...document.querySelectorAll('.card, .card *')].filter(e => "
+        "e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline').length"
+    )
+    assert cut == 0
+    assert page.complaints == []
 
 
 def test_the_slider_moves_the_ellipses(page):

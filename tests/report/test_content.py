@@ -8,14 +8,17 @@ import pytest
 
 from fedmixtures import MMD, Mixture
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.estimators.atlas import Atlas
 from fedmixtures.graph import from_edges
 from fedmixtures.methods.base import Diagnostics, Levels, Trust
 from fedmixtures.metrics import Scores
 from fedmixtures.report import geometry
 from fedmixtures.report.content import build_content
 from fedmixtures.report.geometry import matched_to_last, positions
+from fedmixtures.report.numbers import decimals, percent, plain
 from fedmixtures.report.page import embedded, render
 from fedmixtures.report.sentences import headline, story
+from tests.report.conftest import reshaped
 
 
 def test_edges_carry_the_discrepancy_of_their_ends(found):
@@ -80,10 +83,123 @@ def test_packed_components_are_the_projected_moments(lifted):
     assert packed[5] == pytest.approx(covariance[0, 1] / deviation.prod(), abs=1e-4)
 
 
-def test_principal_plane_holds_most_of_the_spread(lifted):
+def _moments(theta):
+    """Covariances within clusters and between their centres, by loops."""
+    n, k = theta.weights.shape
+    weight = theta.weights / n
+    mean = sum(weight[i, c] * theta.means[i, c] for i in range(n) for c in range(k))
+    within, between = np.zeros((2, theta.n_features, theta.n_features))
+    for c in range(k):
+        share = weight[:, c].sum()
+        centre = sum(weight[i, c] * theta.means[i, c] for i in range(n)) / share
+        between += share * np.outer(centre - mean, centre - mean)
+        for i in range(n):
+            off = theta.means[i, c] - centre
+            within += weight[i, c] * (theta.covariances[i, c] + np.outer(off, off))
+    return within, between
+
+
+def test_the_plane_separates_clusters_best_whatever_the_units(lifted):
+    within, between = _moments(lifted.theta)
+    ratio = lambda axis: (axis @ between @ axis) / (axis @ within @ axis)
     plane = geometry.choose_planes(lifted.theta, lifted.features, 1)[0]
-    assert plane.axes @ plane.axes.T == pytest.approx(np.eye(2), abs=1e-12)
-    assert np.abs(plane.axes[:, 2:]).max() < 0.1  # the two noise features are left out
+    assert np.abs(plane.axes[:, 2:]).max() < 0.1 * np.abs(plane.axes).max()  # noise is left out
+    best = np.linalg.eigvals(np.linalg.solve(within, between)).real.max()
+    assert ratio(plane.axes[0]) == pytest.approx(best, rel=1e-4)
+    assert plane.axes[0] @ within @ plane.axes[1] == pytest.approx(0, abs=1e-4)
+    units = np.array([1.0, 1e-4, 1e6, 10.0])
+    theta = lifted.theta
+    other = Mixture(theta.weights, theta.means * units, theta.covariances * np.outer(units, units))
+    same = geometry.choose_planes(other, lifted.features, 1)[0]
+    assert same.axes * units == pytest.approx(plane.axes, abs=1e-4 * np.abs(plane.axes).max())
+    assert same.x_label == plane.x_label
+
+
+def test_two_clusters_and_one_have_a_plane_too():
+    means = np.zeros((1, 2, 3))
+    means[0, :, 1] = [-3, 3]
+    covariances = np.tile(np.diag([1.0, 1, 9]), (1, 2, 1, 1))
+    theta = Mixture(np.full((1, 2), 0.5), means, covariances)
+    axes = geometry.separating_directions(theta)
+    assert np.abs(axes[0]).argmax() == 1
+    assert axes[0] @ covariances[0, 0] @ axes[1] == pytest.approx(0, abs=1e-6)
+    one = Mixture(np.ones((1, 1)), means[:, :1], covariances[:, :1])
+    assert np.isfinite(geometry.separating_directions(one)).all()
+    plane = geometry.choose_planes(theta, "abc", 1)[0]
+    assert plane.x_label == "more b"
+
+
+def test_numbers_are_written_as_people_write_them():
+    written = [plain(value, decimals(spread)) for value, spread in NUMBERS]
+    assert written == ["4,207", "47.5", "0.12", "1,300", "0", "−0.0046", "12,345,678"]
+    assert [percent(p) for p in (0, 4.6e-5, 0.5, 0.9999, 1.0)] == [
+        "0%",
+        "under 1%",
+        "50%",
+        "over 99%",
+        "100%",
+    ]
+
+
+NUMBERS = [
+    (4207.2, 800),
+    (47.46, 5.4),
+    (0.1234, 0.2),
+    (1300.4, 300),
+    (-0.2, 15),
+    (-0.0046, 0.002),
+    (12345678, 1e6),
+]
+
+
+def test_the_clusters_of_the_page_are_those_of_the_atlas(found, content):
+    atlas, shown = found.atlas, content["atlas"]
+    assert shown["names"] == ["0", "1", "2"]
+    assert shown["share"] == pytest.approx(np.asarray(atlas.profiles.weights).tolist(), rel=1e-6)
+    assert shown["words"] == [atlas.words(c) for c in range(3)]
+    for c in range(3):
+        labels = [content["nodes"]["label"][i] for i in shown["nodes"][c]]
+        assert sorted(labels) == sorted(atlas.nodes_of(c))
+        assert shown["from"][c][0] <= shown["mean"][c][0] <= shown["to"][c][0]
+        low, high = shown["interval"][c]
+        assert low < shown["share"][c] < high
+    page = render(content, static=True)
+    assert "<h1>3 clusters in 360 rows of 9 nodes</h1>" in page
+    for c in range(3):
+        assert f'id="cluster-{c}"' in page
+    for i in range(9):
+        assert f'href="#node-{i}"' in page
+        assert f'id="node-{i}"' in page
+
+
+def test_names_set_by_the_user_are_on_the_page(found):
+    atlas = dataclasses.replace(found.atlas, names=("<i>septic</i> shock", "b", "c"))
+    page = render(build_content(dataclasses.replace(found, atlas=atlas)))
+    assert "&lt;i&gt;septic&lt;/i&gt; shock" in page
+    assert "<i>septic" not in page
+
+
+def test_a_cluster_that_is_nowhere_is_not_shown(found):
+    weights = found.theta.weights.copy()
+    weights[:, 0] += weights[:, 2]
+    weights[:, 2] = 0
+    theta = Mixture(weights, found.theta.means, found.theta.covariances)
+    content = build_content(reshaped(found, theta, found.data, found.features))
+    assert content["atlas"]["names"] == ["0", "1"]
+    assert "2 clusters in 360 rows" in render(content)
+
+
+def test_many_nodes_stand_in_columns(found):
+    page = render(build_content(_thousand_nodes()))
+    picture = page[page.index('class="heat"') :].split("</svg>")[0]
+    assert picture.count('<path class="cell"') < 5 * 13
+    assert "a column for each node" in page
+
+
+def test_a_page_of_an_earlier_version_still_opens(content):
+    old = {name: value for name, value in content.items() if name != "atlas"}
+    assert "Did listening help?" in render(old)
+    assert 'id="clusters"' not in render(old)
 
 
 def test_density_lies_where_the_rows_are_and_hides_small_nodes():
@@ -161,9 +277,7 @@ def test_one_feature_has_a_page_too(found):
         found.theta.weights, found.theta.means[..., :1], found.theta.covariances[..., :1, :1]
     )
     data = dataclasses.replace(found.data, rows=found.data.rows[:, :1])
-    one = dataclasses.replace(
-        found, theta=theta, theta_scaled=theta, data=data, features=("age",), snapshots={}
-    )
+    one = reshaped(found, theta, data, ("age",))
     assert "components stand one above the other" in render(build_content(one))
 
 
@@ -293,7 +407,7 @@ def test_a_thousand_nodes_open_in_a_second(opened):
 
 
 def _thousand_nodes():
-    from fedmixtures.engine.solution import History
+    from fedmixtures.engine.solution import History, Solution, Status, Traffic
     from fedmixtures.graph.generate import sparse_random
     from fedmixtures.report.content import Findings
 
@@ -305,14 +419,27 @@ def _thousand_nodes():
     rows = rng.normal(0, 5, (20 * n, d))
     labels = np.repeat(np.arange(n), 20)
     values = rng.normal(-4, 0.3, 20 * n)
-    zeros = np.zeros(11)
+    data, zeros = NodeData.from_rows(rows, labels), np.zeros(11)
+    history = History(zeros, zeros, zeros, zeros)
+    solution = Solution(
+        data.labels,
+        theta,
+        history,
+        Status.COMPLETED,
+        10,
+        "",
+        None,
+        Traffic(0, {}),
+        rows=data.counts,
+    )
     return Findings(
+        atlas=Atlas.of(solution, ("x", "y")),
         theta=theta,
         theta_scaled=theta,
         network=network,
-        data=NodeData.from_rows(rows, labels),
+        data=data,
         features=("x", "y"),
-        history=History(zeros, zeros, zeros, zeros),
+        history=history,
         method=None,
         scores=Scores.of(network.labels, NodeData.from_rows(rows, labels), values, values - 0.1),
         snapshots=dict.fromkeys(range(10), theta),
@@ -345,18 +472,14 @@ def test_features_that_tell_components_apart_come_first(found):
     covariances[..., 4, 4] = 1e6  # spread is not separation
     theta = Mixture(found.theta.weights, means, covariances)
     rows = np.random.default_rng(0).normal(size=(len(found.data.rows), 20))
-    wide = dataclasses.replace(
-        found,
-        theta=theta,
-        theta_scaled=theta,
-        data=dataclasses.replace(found.data, rows=rows),
-        features=tuple(f"laboratory value number {j}" for j in range(20)),
-        snapshots={},
-    )
+    names = tuple(f"laboratory value number {j}" for j in range(20))
+    wide = reshaped(found, theta, dataclasses.replace(found.data, rows=rows), names)
     content = build_content(wide)
     assert content["shape"]["telling"][0] == 13
     assert any("number 13" in view["name"] for view in content["views"][1:])
-    assert "The 12 of 20 features that tell components apart best" in render(content)
+    page = render(content)
+    assert "The other 8 features" in page
+    assert page.index("number 13 by cluster") < page.index("number 0 by cluster")
 
 
 def test_missing_cells_are_shown_where_there_are_any(found, content):

@@ -40,6 +40,8 @@ class NodeData:
     offsets: np.ndarray  # node i holds rows ``offsets[i]`` to ``offsets[i + 1]``
     source_index: np.ndarray  # where each row stood in the table it came from
     segment: int = 0  # rows that stand together and lack the same cells, once put `by_pattern`
+    categories: tuple[int, ...] = ()
+    """Sizes of the blocks of one-hot columns, which come last; see `data/categories.py`."""
 
     @classmethod
     def from_rows(cls, X: np.ndarray, nodes: Any = None, sample_weight: Any = None) -> NodeData:
@@ -74,6 +76,11 @@ class NodeData:
     def n_features(self) -> int:
         """Number of features."""
         return self.rows.shape[1]
+
+    @property
+    def n_continuous(self) -> int:
+        """Number of features before the one-hot columns: those that covariances are of."""
+        return self.n_features - sum(self.categories)
 
     @property
     def counts(self) -> np.ndarray:
@@ -112,7 +119,8 @@ class NodeData:
         offsets = np.concatenate([[0], np.cumsum(counts[counts > 0])])
         place = np.cumsum(keep) - 1
         source = place[self.source_index[inside]].astype(self.source_index.dtype)
-        return NodeData(labels, self.rows[inside], self.row_weights[inside], offsets, source)
+        columns = self.rows[inside], self.row_weights[inside]
+        return NodeData(labels, *columns, offsets, source, categories=self.categories)
 
     def at(self, nodes: Sequence[int] | np.ndarray) -> NodeData:
         """Some of the nodes, by position."""
@@ -120,13 +128,15 @@ class NodeData:
         index, offsets = np.concatenate(spans), np.cumsum([0, *map(len, spans)])
         labels = tuple(self.labels[i] for i in nodes)
         columns = self.rows[index], self.row_weights[index]
-        return NodeData(labels, *columns, offsets, self.source_index[index])
+        source, kinds = self.source_index[index], self.categories
+        return NodeData(labels, *columns, offsets, source, categories=kinds)
 
     def in_order(self) -> NodeData:
         """Every node's rows sorted: an order of their own, whatever order they came in."""
         order = np.lexsort((*self.rows.T[::-1], self.node_index))
         columns = self.rows[order], self.row_weights[order]
-        return NodeData(self.labels, *columns, self.offsets, self.source_index[order])
+        source, kinds = self.source_index[order], self.categories
+        return NodeData(self.labels, *columns, self.offsets, source, categories=kinds)
 
     @cached_property
     def has_gaps(self) -> bool:
@@ -262,7 +272,7 @@ def by_pattern(data: NodeData) -> NodeData:
     weights[place], source[place] = data.row_weights[order], data.source_index[order]
     counts = np.bincount(node[first], room, data.n_nodes).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return NodeData(data.labels, rows, weights, offsets, source, length)
+    return NodeData(data.labels, rows, weights, offsets, source, length, data.categories)
 
 
 def _stretch_length(sizes: np.ndarray, n_features: int) -> int:

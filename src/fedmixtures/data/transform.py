@@ -18,7 +18,7 @@ unequal size is skewed, too, and wants no transform. All of it comes from sums o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -264,21 +264,22 @@ class Transform:
 
         Of columns as they are, that is means and standard deviations.
         """
-        if self.is_identity:
-            return theta
-        means, covariances = np.asarray(theta.means), np.asarray(theta.covariances)
-        spread = np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1))
-        shown = (self.invert(means + spread) - self.invert(means - spread)) / 2
-        return Mixture(theta.weights, self.invert(means), _scaled(covariances, shown / spread))
+        return self._changed(theta, self.invert)
 
     def of_users(self, theta: Mixture) -> Mixture:
         """The other way: mixtures in units of the fit whose `users` have these medians."""
+        return self._changed(theta, self.apply)
+
+    def _changed(self, theta: Mixture, change: Callable[[np.ndarray], np.ndarray]) -> Mixture:
         if self.is_identity:
             return theta
-        means, covariances = np.asarray(theta.means), np.asarray(theta.covariances)
+        g, means, covariances = theta.n_continuous, np.asarray(theta.means), theta.covariances
+        covariances = np.asarray(covariances)
         spread = np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1))
-        inner = (self.apply(means + spread) - self.apply(means - spread)) / 2
-        return Mixture(theta.weights, self.apply(means), _scaled(covariances, inner / spread))
+        step = np.zeros_like(means)
+        step[..., :g] = spread
+        wide = ((change(means + step) - change(means - step)) / 2)[..., :g]
+        return Mixture(theta.weights, change(means), _scaled(covariances, wide / spread))
 
     def names(self, features: Sequence[str]) -> tuple[str, ...]:
         """Names of the columns in units of the fit: ``"log crp"``."""
@@ -350,6 +351,8 @@ def choose(data: NodeData, wanted: Mapping[int, str] | None = None, auto: bool =
         x = x[~np.isnan(x)]
         heaps, kind = atoms_of(x), wanted.get(i, "auto" if auto else "none")
         column, gain = AS_IT_IS, 0.0
+        if i >= data.n_continuous:
+            heaps, kind = None, "none"  # of a category
         if kind == "log":
             _, _, not_positive, _, _, *logs = centre_sums(x)
             if not_positive:

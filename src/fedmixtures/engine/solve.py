@@ -25,7 +25,7 @@ from fedmixtures.kernels.compiling import compilation_cache
 from fedmixtures.methods.base import Method, OneShot
 from fedmixtures.methods.programs import HubProgram
 from fedmixtures.methods.protocol import Protocol
-from fedmixtures.methods.registry import check_gaps, method_named
+from fedmixtures.methods.registry import check_categories, check_gaps, method_named
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.covariance_types import of_type
 from fedmixtures.mixture.mixture import Mixture
@@ -121,6 +121,7 @@ def solve(
     components = _components(n_components, init, data, method)
     method.check(components, network)
     check_gaps(method, data)
+    check_categories(method, data)
     method = method.bounded(data, components)
     with compilation_cache():
         init = KMeansStart() if init is None else init

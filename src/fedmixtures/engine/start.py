@@ -67,6 +67,7 @@ def starting_mixtures(
     else:
         floor = SMALLEST_VARIANCE if bounds is None else bounds.min_variance
         theta = init.mixtures(data, n_components, seed, floor)
+        theta = theta.with_categories(data.n_continuous)
     if bounds is not None:
         _warn_if_moved(theta, bounds, data.labels)
     return theta

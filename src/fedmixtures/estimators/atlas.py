@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._ties import in_order
+from fedmixtures._ties import first_greatest, in_order
 from fedmixtures._types import Label
 from fedmixtures.data.transform import Transform
 from fedmixtures.engine.solution import Solution
@@ -84,7 +84,9 @@ class Atlas:
     @property
     def spreads(self) -> np.ndarray:
         """(k, features) standard deviations."""
-        return np.sqrt(np.diagonal(self.profiles.covariances, axis1=1, axis2=2))
+        own = np.sqrt(np.diagonal(self.profiles.covariances, axis1=1, axis2=2))
+        shares = np.clip(np.asarray(self.profiles.tables), 1e-9, 1 - 1e-9)
+        return np.concatenate([own, np.sqrt(shares * (1 - shares))], axis=1)
 
     @property
     def present(self) -> np.ndarray:
@@ -100,10 +102,15 @@ class Atlas:
         """
         if self.rows is None:
             return np.stack([np.full_like(self.shares, np.nan)] * 2, axis=-1)
-        n, p = self.rows[:, None], self.shares
-        middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
-        half = Z / (1 + Z**2 / n) * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-        return np.stack([middle - half, middle + half], axis=-1)
+        return _wilson(self.shares, self.rows[:, None])
+
+    @property
+    def share_intervals(self) -> np.ndarray:
+        """(k, 2) 95 % intervals of the shares of all rows, likewise."""
+        share = np.asarray(self.profiles.weights)
+        if self.rows is None:
+            return np.full((len(share), 2), np.nan)
+        return _wilson(share, float(self.rows.sum()))
 
     @cached_property
     def standing(self) -> np.ndarray:
@@ -131,7 +138,21 @@ class Atlas:
         told = [i for i in order if abs(standing[i]) >= APART]
         if not told:
             return "average in every feature"
-        return ", ".join(f"{'high' if standing[i] > 0 else 'low'} {self.features[i]}" for i in told)
+        return ", ".join(dict.fromkeys(self._word(cluster, int(i)) for i in told))
+
+    def _word(self, cluster: int, i: int) -> str:
+        """What is special about a column of a cluster; of a category its largest share."""
+        above = self.standing[cluster][i] > 0
+        if i < self.profiles.n_continuous:
+            return f"{'high' if above else 'low'} {self.features[i]}"
+        share, name = float(self.profiles.means[cluster, i]), self.features[i]
+        if above:
+            return f"{'mostly' if share > 0.5 else 'more'} {name}"
+        column = name.partition("=")[0] + "="
+        same = [j for j, other in enumerate(self.features) if other.startswith(column)]
+        shares = np.asarray(self.profiles.means)[cluster, same]
+        most = int(first_greatest(shares))
+        return f"mostly {self.features[same[most]]}" if shares[most] > 0.5 else f"few {name}"
 
     def nodes_of(self, cluster: int) -> tuple[Label, ...]:
         """Where a cluster is present."""
@@ -143,6 +164,7 @@ class Atlas:
 
         shown = self.transform.users(self.profiles)
         spreads = np.sqrt(np.diagonal(shown.covariances, axis1=1, axis2=2))
+        g = shown.n_continuous  # categories, which come after these, have shares alone
         lines: dict[Any, dict[str, Any]] = {}
         for c in np.flatnonzero(np.asarray(self.profiles.weights) > 0).tolist():
             line = {
@@ -153,7 +175,8 @@ class Atlas:
             }
             for i, feature in enumerate(self.features):
                 line[feature] = float(shown.means[c, i])
-                line[f"{feature} (sd)"] = float(spreads[c, i])
+                if i < g:
+                    line[f"{feature} (sd)"] = float(spreads[c, i])
             lines[c] = line
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis("cluster")
 
@@ -171,6 +194,13 @@ class Atlas:
             share = f"{100 * float(self.profiles.weights[c]):.0f} % of rows"
             lines.append(f"{self.names[c]}: {share}, {at}: {self.words(c)}")
         return "\n".join(lines)
+
+
+def _wilson(p: np.ndarray, n: np.ndarray | float) -> np.ndarray:
+    """(..., 2) Wilson's score interval of shares of n rows."""
+    middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
+    return np.stack([np.maximum(middle - half, 0.0), np.minimum(middle + half, 1.0)], axis=-1)
 
 
 def checked_names(names: Any, k: int) -> tuple[str, ...]:

@@ -172,7 +172,8 @@ def notes_on_columns(data: NodeData, columns: Any) -> list[str]:
         listed = _checks.listed((f"{_checks.plain(names[c])} ({n})" for c, n in few.items()), 6)
         notes.append(
             f"few values in {listed.replace(chr(39), '')}: a Gaussian density of such a column "
-            "grows as components close in on single values. Compare fits of the same columns only."
+            "grows as components close in on single values. If these are categories, name them in "
+            "`categorical`; compare fits of the same columns only."
         )
     return notes
 

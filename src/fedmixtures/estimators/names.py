@@ -71,10 +71,11 @@ def profiles(theta: Mixture, share: np.ndarray) -> Mixture:
     weights = mass.sum(0)
     part = mass / np.where(weights > 0, weights, 1.0)
     means = np.einsum("nk,nkd->kd", part, theta.means)
-    off = theta.means - means
+    g = theta.n_continuous
+    off = (theta.means - means)[..., :g]
     covariances = np.einsum("nk,nkde->kde", part, theta.covariances)
     covariances = covariances + np.einsum("nk,nkd,nke->kde", part, off, off)
-    covariances = np.where((weights > 0)[:, None, None], covariances, np.eye(theta.n_features))
+    covariances = np.where((weights > 0)[:, None, None], covariances, np.eye(g))
     return Mixture(weights, means, covariances)
 
 
@@ -88,8 +89,13 @@ def likeness(a: Mixture, b: Mixture, variances_alone: bool = False) -> np.ndarra
 def bhattacharyya(a: Mixture, b: Mixture, variances_alone: bool = False) -> np.ndarray:
     r"""(..., k, k) $\frac18 (\mu-\mu')^T S^{-1} (\mu-\mu') + \frac12 \ln(|S| / \sqrt{|A| |B|})$.
 
-    $S = (A + B) / 2$; with `variances_alone` of the diagonals.
+    $S = (A + B) / 2$; with `variances_alone` of the diagonals. For shares t of categories
+    $\frac12 \sum_j (\sqrt{t_j} - \sqrt{t'_j})^2$ is added, which agrees to first order.
     """
+    if a.is_mixed:
+        roots = [np.sqrt(np.maximum(m.tables, 0.0)) for m in (a, b)]
+        apart = np.square(roots[0][..., :, None, :] - roots[1][..., None, :, :]).sum(-1) / 2
+        return apart + bhattacharyya(a.continuous, b.continuous, variances_alone)
     off = a.means[..., :, None, :] - b.means[..., None, :, :]
     if variances_alone:
         one, other = (np.diagonal(m.covariances, axis1=-2, axis2=-1) for m in (a, b))

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
+from fedmixtures.data.categories import Categories
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.transform import (
     Transform,
@@ -70,6 +71,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         says ``"log"``, ``"none"`` or ``"auto"`` for some columns by name (others are found out).
         None is "auto" for the default method and "none" for others. All that is asked and answered
         stays in the units of the rows.
+    categorical : column names or numbers, or None
+        Columns that are categories though they are numbers. Columns of words and of booleans are
+        categories by themselves, for the methods that know them: the default, ``"local"``,
+        ``"centralized"``, ``"fedem"``.
     n_rounds : int or None
         Exchanges of methods in rounds: couplings, ``"fedkmeans"``, ``"fedgrem"``,
         ``"consensus-em"``, ``"fedem"``, ``"ifca"``. None is 40. The default and other methods know
@@ -116,6 +121,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     weights_, means_, covariances_ : ndarray
         Parameters; stacked with a leading node axis if `nodes` were given. Of transformed columns
         medians, and half the width of the middle 68 % for a standard deviation.
+        Categories stand last, one column for each: their means are shares, covariances are of the
+        others alone.
+    categories_ : Categories or None
+        Which columns are categorical (`positions`), and their values (`levels`).
     transform_ : Transform
         How each column is taken (`columns`), values that many rows have (`atoms`), and what each
         transform gained for every row, in nats (`gains`).
@@ -161,6 +170,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         covariance_type: str = "full",
         standardize: bool | None = False,
         transforms: Any = None,
+        categorical: Any = None,
         n_rounds: int | None = None,
         init: Any = "kmeans",
         random_state: Any = None,
@@ -180,6 +190,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         self.covariance_type = covariance_type
         self.standardize = standardize
         self.transforms = transforms
+        self.categorical = categorical
         self.n_rounds = n_rounds
         self.init = init
         self.random_state = random_state
@@ -234,10 +245,12 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         printer.say("reading rows", lasting=False)
         X, labels = self._read(X, nodes, reset=True)
         self.node_column_ = nodes if isinstance(nodes, str) else None
-        data = NodeData.from_rows(X, labels, sample_weight)
-        warn_of_columns(data, getattr(self, "feature_names_in_", None))
+        data = self._node_data(X, labels, sample_weight)
+        numbers = dataclasses.replace(data, rows=data.rows[:, : data.n_continuous], categories=())
+        known = hasattr(self, "feature_names_in_") or data.categories
+        warn_of_columns(numbers, self._features() if known else None)
         transform = self._chosen_transform(data)
-        data, volume = to_fit(data, transform, settings["seed"]), transform.volume(data)
+        data, volume = self._to_fit(data, transform, settings["seed"]), transform.volume(data)
         problem = self._problem(data, self.graph)
         init = in_units_of_fit(resolve.resolve_start(self.init), transform)
         missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
@@ -263,7 +276,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             kept = transform.of_users(like.transform_.users(kept))
         solution = aligned(solution, problem.network, kept)
         names = getattr(like, "cluster_names_", None)
-        self.adopt(solution, problem.network, labelled=labels is not None, transform=transform)
+        taken = {"transform": transform, "categories": self.categories_}
+        self.adopt(solution, problem.network, labelled=labels is not None, **taken)
         if names is not None and len(names) == solution.theta.n_components:
             self.cluster_names_ = names
         elif hasattr(self, "cluster_names_"):
@@ -289,11 +303,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             _checks.one_of(f"transforms[{name!r}]", kind, ("auto", "none", "log"))
         return choose(data, {features.index(str(name)): kind for name, kind in wanted.items()})
 
-    def _features(self) -> tuple[str, ...]:
-        """Names of the columns, or x0, x1, ..."""
-        names = getattr(self, "feature_names_in_", None)
-        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names
-        return tuple(map(str, names))
+    def _to_fit(self, data: NodeData, transform: Transform, seed: int) -> NodeData:
+        """Rows as the fit sees them: transformed, atoms spread, categories softened."""
+        data = to_fit(data, transform, seed)
+        return data if self.categories_ is None else self.categories_.softened(data)
 
     def _settings(self, resume: str | Path | None) -> dict[str, Any]:
         """How to run, as `solve` takes it; what the method has no use for is refused."""
@@ -341,6 +354,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         labelled: bool = True,
         feature_names: Sequence[str] | None = None,
         transform: Transform | None = None,
+        categories: Categories | None = None,
     ):
         """Take over a solution made elsewhere: by `solve`, from a file, between silos.
 
@@ -356,6 +370,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             Names of the columns, if they have any.
         transform
             How columns were taken; None: as they are.
+        categories
+            Which columns of the table are categories; None: none.
         """
         d = solution.theta.n_features
         self.transform_ = taken = Transform.none(d) if transform is None else transform
@@ -363,7 +379,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         self.solution_, self.network_, self.labelled_ = solution, network, labelled
         self.nodes_ = _label_array(solution.labels)
-        self.n_features_in_ = d
+        self.categories_ = categories
+        self.n_features_in_ = d if categories is None else categories.n_columns
         each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
         if not taken.is_identity:
             each = (TransformedMixture(mixture, taken) for mixture in each)
@@ -406,17 +423,18 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             )
         X = without_node_column(X, getattr(self, "node_column_", None), label)
         X, _ = self._read(X, None, reset=False)
-        own = NodeData.from_rows(X, None, sample_weight)
+        own = self._node_data(X, None, sample_weight)
         data = dataclasses.replace(own, labels=(label,))
         seed = resolve.resolve_seed(self.random_state)
         known = self.solution_, self.network_, self.resolved_method()
-        inside = to_fit(data, self.transform_, seed)
+        inside = self._to_fit(data, self.transform_, seed)
         solution, network = joined(*known, inside, seed, self.dtype, self.standardize)
         volume = np.append(np.zeros(len(known[0].labels)), self.transform_.volume(data))
         in_users = solution.changed(lambda theta: theta, volume)
         solution = dataclasses.replace(in_users, history=solution.history)
         solution = named_newcomer(solution, label)
-        return self.adopt(solution, network, labelled=True, transform=self.transform_)
+        kept = {"transform": self.transform_, "categories": self.categories_}
+        return self.adopt(solution, network, labelled=True, **kept)
 
     @property
     def atlas_(self) -> Atlas:
@@ -448,8 +466,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         """
         check_is_fitted(self)
         solution = aligned(self.solution_, self.network_)
-        kept = {"labelled": self.labelled_, "transform": self.transform_}
-        return self.adopt(solution, self.network_, **kept)
+        kept = {"transform": self.transform_, "categories": self.categories_}
+        return self.adopt(solution, self.network_, labelled=self.labelled_, **kept)
 
     def report(
         self,
@@ -522,6 +540,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             feature_names=names,
             cluster_names=called,
             transform=self.transform_,
+            categories=self.categories_,
         )
 
 

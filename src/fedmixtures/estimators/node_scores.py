@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
+from fedmixtures.data.categories import Categories, found_in, with_codes
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.transform import Transform
-from fedmixtures.engine.solution import Solution
+from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.columns import check_finite, refuse_dates, split_nodes, text_column
 from fedmixtures.estimators.scoring import (
@@ -43,11 +45,19 @@ class NodeScores:
     solution_: Solution
     labelled_: bool
     transform_: Transform
+    categorical: Any
+    categories_: Categories | None
+    n_features_in_: int
 
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
         """Validated rows and their labels (None if there are none)."""
         given, labels = split_nodes(X, nodes)
         refuse_dates(given)
+        if reset:
+            able = self.resolved_method().supports_categories
+            self.categories_ = found_in(given, self.categorical, able)
+        if self.categories_ is not None:
+            given = self._with_codes(given)
         options = {"ensure_min_samples": 2} if reset else {}
         try:
             X = validate_data(
@@ -64,6 +74,37 @@ class NodeScores:
         )
         check_finite(X, labels, names, gaps)
         return X, labels
+
+    def _with_codes(self, X: Any) -> Any:
+        """The table with numbers in place of categories; a warning of what is unknown."""
+        assert self.categories_ is not None
+        X, unknown = with_codes(X, self.categories_)
+        for name, values in unknown:
+            warnings.warn(
+                f"column {name!r} holds {_checks.listed(values)}, which the model was not fitted "
+                "on: taken as missing.",
+                FitWarning,
+                stacklevel=5,
+            )
+        return X
+
+    def _node_data(self, X: np.ndarray, labels: Any, sample_weight: Any = None) -> NodeData:
+        """Rows by node; categories as one-hot columns, which come last."""
+        if self.categories_ is None:
+            return NodeData.from_rows(X, labels, sample_weight)
+        data = NodeData.from_rows(self.categories_.encoded(X), labels, sample_weight)
+        return dataclasses.replace(data, categories=self.categories_.sizes)
+
+    def _given_features(self) -> tuple[str, ...]:
+        """Names of the columns of the table, or x0, x1, ..."""
+        names = getattr(self, "feature_names_in_", None)
+        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names
+        return tuple(map(str, names))
+
+    def _features(self) -> tuple[str, ...]:
+        """Names of the columns of the fit: categories are one-hot."""
+        names, kinds = self._given_features(), self.categories_
+        return names if kinds is None else kinds.names(names)
 
     def resolved_method(self) -> Method:
         """The method with the covariance type."""
@@ -84,7 +125,7 @@ class NodeScores:
             )
         if not self.labelled_ and labels is not None:
             raise ValueError("`nodes` was given, but the model was fitted without. Leave it out.")
-        data = NodeData.from_rows(X, labels)
+        data = self._node_data(X, labels)
         warn_of_newcomers(self.solution_, data.labels)
         return data
 
@@ -111,8 +152,10 @@ class NodeScores:
         data = self._grouped(X, nodes)
         return probabilities(log_joints(self.solution_, data))
 
-    def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, n_samples: int = 1, nodes: Any = None) -> tuple[Any, np.ndarray]:
         """Draw rows and their components: `n_samples` from the node `nodes`, or from every node.
+
+        With categories the rows are a pandas table.
 
         Rows come node after node, in the order of `nodes_`. Where a node has several levels, they
         are drawn from its density, and the component is the most probable one.
@@ -129,11 +172,21 @@ class NodeScores:
                 component = first_greatest(mixture_at(solution, label).responsibilities(x))
             rows.append(self.transform_.invert(x))
             components.append(component)
-        return np.concatenate(rows), np.concatenate(components)
+        found = np.concatenate(rows)
+        return self._as_table(found, seed), np.concatenate(components)
+
+    def _as_table(self, rows: np.ndarray, seed: int | None) -> Any:
+        """Rows as they are; with categories a pandas table of them, drawn if there is a seed."""
+        if self.categories_ is None:
+            return rows
+        import pandas as pd
+
+        rng = None if seed is None else np.random.default_rng([seed, len(rows)])
+        return pd.DataFrame(self.categories_.decoded(rows, self._given_features(), rng))
 
     def impute(
         self, X: Any, nodes: Any = None, *, n_draws: int | None = None, random_state: Any = None
-    ) -> np.ndarray:
+    ) -> Any:
         """Rows with their missing cells (NaN) filled in by what the node's density says of them.
 
         Parameters
@@ -150,7 +203,8 @@ class NodeScores:
         Returns
         -------
         ndarray
-            Of the shape of X, or (n_draws, rows, features).
+            Of the shape of X, or (n_draws, rows, features). With categories a pandas table, or a
+            list of them; an expectation is then the most probable category.
         """
         if n_draws is not None:
             _checks.whole("n_draws", n_draws)
@@ -170,7 +224,11 @@ class NodeScores:
                 found = conditional_draws(density, rows, n_draws, rng)
             here, (known, _) = data.source_index[data.offsets[i] : data.offsets[i + 1]], given.of(i)
             filled[..., here, :] = np.where(np.isnan(known), taken.invert(found), known)
-        return filled
+        if self.categories_ is None:
+            return filled
+        if n_draws is None:
+            return self._as_table(filled, None)
+        return [self._as_table(filled[i], seed + i) for i in range(n_draws)]
 
     def bic(self, X: Any, nodes: Any = None) -> float:
         """Bayesian information criterion, summed over nodes; lower is better."""
@@ -185,8 +243,9 @@ class NodeScores:
         given = self._as_given(X, nodes)
         data = dataclasses.replace(given, rows=self.transform_.apply(given.rows))
         k = (self.solution_.theta.weights[node_places(self.solution_, data)] > 0).sum(1)
-        d = data.n_features
-        free = n_parameters(self.resolved_method().covariance_type, k, d)
+        g, kinds = data.n_continuous, data.categories
+        free = n_parameters(self.resolved_method().covariance_type, k, g)
+        free = free + k * (sum(kinds) - len(kinds))
         joint = log_joints(self.solution_, data)
         fit = (
             np.logaddexp.reduce(joint, axis=1).sum() + self.transform_.log_slopes(given.rows).sum()
@@ -210,4 +269,9 @@ class NodeScores:
         check_is_fitted(self)
         mixture = mixture_at(self.solution_, label, level)
         kind = self.resolved_method().covariance_type
+        if self.categories_ is not None:
+            raise ValueError(
+                "the model has categorical columns, which scikit-learn's GaussianMixture does not "
+                "know. Take `mixtures_` or `atlas_`."
+            )
         return to_sklearn(mixture, kind if is_of_type(mixture, kind) else "full")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmixtures.data.categories import Categories
 from fedmixtures.data.transform import Column, Transform
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
@@ -47,6 +48,7 @@ def save(
     feature_names: Any = None,
     cluster_names: Any = None,
     transform: Transform | None = None,
+    categories: Categories | None = None,
 ) -> Path:
     """Write a model to `path`, or into it if it is a folder; `params` are the estimator's."""
     import fedmixtures
@@ -77,6 +79,7 @@ def save(
         "feature_names": encode(feature_names),
         "cluster_names": encode(cluster_names),
         "transform": encode(transform),
+        "categories": encode(categories),
         "params": {name: encode(value) for name, value in params.items()},
         "status": str(solution.status),
         "message": solution.message,
@@ -138,8 +141,12 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     if len(theta.weights) != len(labels):
         raise ValueError(f"{len(labels)} labels for {len(theta.weights)} mixtures")
     names = None if names is None else tuple(str(name) for name in names)
-    if names is not None and len(names) != theta.n_features:
-        raise ValueError(f"{len(names)} feature names for {theta.n_features} features")
+    kinds = decode(header.get("categories"), {"Categories": Categories})
+    columns = theta.n_features if kinds is None else kinds.n_columns
+    if kinds is not None and theta.n_features != len(kinds.continuous) + sum(kinds.sizes):
+        raise ValueError(f"{kinds.sizes} categories in {theta.n_features} columns")
+    if names is not None and len(names) != columns:
+        raise ValueError(f"{len(names)} feature names for {columns} features")
     levels = diagnostics = None
     if "levels" in header:
         of = _below("levels.of.", arrays)
@@ -168,6 +175,7 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
     if taken is not None and len(taken.columns) != theta.n_features:
         raise ValueError(f"{len(taken.columns)} transforms for {theta.n_features} features")
     known = {"labelled": header["labelled"], "feature_names": names, "transform": taken}
+    known["categories"] = kinds
     model.adopt(solution, network, **known)
     called = decode(header.get("cluster_names"), {})
     return model if called is None else model.name_clusters(called)

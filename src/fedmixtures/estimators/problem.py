@@ -25,7 +25,7 @@ from fedmixtures.estimators.scale import Scale, scale_for
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import read_checkpoint, write_checkpoint
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.registry import check_gaps
+from fedmixtures.methods.registry import check_categories, check_gaps
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -60,6 +60,7 @@ class Problem:
         """Itself, if the method takes it."""
         self.method.check(self.n_components, self.network)
         check_gaps(self.method, self.data)
+        check_categories(self.method, self.data)
         return self
 
     def where(self, **changed: Any) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.options import ROUNDS, used
 from fedmixtures.engine.solution import ELSEWHERE, FitWarning, Solution
 from fedmixtures.estimators import resolve
+from fedmixtures.estimators.atlas import Atlas
 from fedmixtures.estimators.baselines import baselines
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.scoring import mixture_at
@@ -50,8 +52,16 @@ def findings_of(
     import fedmixtures
 
     names = [f"x{i}" for i in range(data.n_features)] if features is None else features
+    if data.categories:  # pictures are of the continuous columns
+        g = data.n_continuous
+        solution = solution.changed(lambda theta: theta.continuous)
+        if "theta_scaled" in more:
+            more["theta_scaled"] = more["theta_scaled"].continuous
+        data = replace(data, rows=data.rows[:, :g], categories=())
+        names = names[:g]
     theta = more.pop("theta", solution.theta)
     found: dict[str, Any] = {
+        "atlas": Atlas.of(solution, tuple(map(str, names))),
         "theta": theta,
         "theta_scaled": theta,
         "network": network,
@@ -105,11 +115,25 @@ def write_report(
     }
     known = solution, problem.network, method, problem.data, scores
     more = {"theta_scaled": problem.scaled(solution.theta), "how_to_hold_out": HOLD_OUT}
+    more |= {"atlas": model.atlas_}
     notes = tuple(taken.told(names))
+    if problem.data.categories:
+        notes = (*notes, categories_note(model))
     found = findings_of(*known, taken.names(names), settings=settings, notes=notes, **more)
     path = Path(path)
     path.write_text(render(build_content(found, include_rows), static), encoding="utf-8")
     return path
+
+
+def categories_note(model: NetworkGaussianMixture) -> str:
+    """What clusters say of categories, for a page that draws continuous columns."""
+    kinds = model.categories_
+    assert kinds is not None
+    features = model._given_features()
+    named = _checks.listed([features[i] for i in kinds.positions], 12)
+    lines = [f"{name}: {model.atlas_.words(c)}" for c, name in enumerate(model.atlas_.names)]
+    said = "are in the clusters, pictures show the others"
+    return f"categories ({named}) {said}. {'; '.join(lines)}."
 
 
 def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float = 260.0) -> str:

@@ -26,10 +26,12 @@ class Scale:
     factor: np.ndarray
 
     @classmethod
-    def of(cls, rows: np.ndarray, covariance_type: str) -> Scale:
-        """Mean and standard deviation of all rows together."""
-        mean, variance = column_moments(rows)
-        return cls(mean, TYPES[covariance_type].scales(np.sqrt(variance)))
+    def of(cls, data: NodeData, covariance_type: str) -> Scale:
+        """Mean and standard deviation of all rows together; categories stay as they are."""
+        g, (mean, variance) = data.n_continuous, column_moments(data.rows)
+        mean[g:], factor = 0.0, np.ones(len(mean))
+        factor[:g] = TYPES[covariance_type].scales(np.sqrt(variance[:g]))
+        return cls(mean, factor)
 
     def scaled(self, rows: Any) -> Any:
         """Rows as the fit sees them."""
@@ -37,12 +39,14 @@ class Scale:
 
     def scaled_mixture(self, theta: Mixture) -> Mixture:
         """Mixtures in the units of the fit."""
-        outer = np.outer(self.factor, self.factor)
+        varying = self.factor[: theta.n_continuous]
+        outer = np.outer(varying, varying)
         return Mixture(theta.weights, self.scaled(theta.means), theta.covariances / outer)
 
     def original(self, theta: Mixture) -> Mixture:
         """Mixtures in the units of the rows."""
-        outer = np.outer(self.factor, self.factor)
+        varying = self.factor[: theta.n_continuous]
+        outer = np.outer(varying, varying)
         means = theta.means * self.factor + self.shift
         return Mixture(theta.weights, means, theta.covariances * outer)
 
@@ -60,7 +64,7 @@ def scale_for(data: NodeData, method: Method, standardize: bool | None) -> Scale
     """
     if standardize is None:
         standardize = hasattr(method, "learning_rate") and not of_order_one(data).all()
-    return Scale.of(data.rows, method.covariance_type) if standardize else None
+    return Scale.of(data, method.covariance_type) if standardize else None
 
 
 def of_order_one(data: NodeData) -> np.ndarray:

@@ -80,8 +80,9 @@ class Fit(eqx.Module):
 
         What fits of one set of rows are compared by; least if not finite.
         """
-        k, d = (self.theta.weights > 0).sum(-1), self.theta.n_features
+        k, d = (self.theta.weights > 0).sum(-1), self.theta.n_continuous
         parameters = n_parameters(self.covariance_type, k, d)
+        parameters = parameters + k * (self.theta.n_features - d)
         score = log_likelihood - self.penalty - 0.5 * parameters * xp.log(xp.maximum(rows, 1.0))
         return xp.where(xp.isfinite(score), score, -np.inf)
 
@@ -116,17 +117,20 @@ def fitted(
     return of_batches(_fitted, tiles, entries, lines, *whole, *real, covariance_type)
 
 
-def seeded(tiles: Tiles, entries: Entries, keys: Array, present: Array) -> Mixture:
+def seeded(
+    tiles: Tiles, entries: Entries, keys: Array, present: Array, n_continuous: int
+) -> Mixture:
     """Centres by k-means++, as equal components where `present` (fits, k)."""
-    return _spheres(of_batches(_centres, tiles, entries, (keys,), present.shape[1]), present)
+    centres = of_batches(_centres, tiles, entries, (keys,), present.shape[1])
+    return _spheres(centres, present, n_continuous)
 
 
-@jit_on_gpu
-def _spheres(means: Array, present: Array) -> Mixture:
+@partial(jit_on_gpu, static_argnums=2)
+def _spheres(means: Array, present: Array, n_continuous: int) -> Mixture:
     """Equal components about means."""
     weights = (present / present.sum(-1, keepdims=True)).astype(means.dtype)
-    eye = xp.eye(means.shape[-1], dtype=means.dtype)
-    return Mixture(weights, means, xp.broadcast_to(eye, (*means.shape, len(eye))).copy())
+    eye = xp.eye(n_continuous, dtype=means.dtype)
+    return Mixture(weights, means, xp.broadcast_to(eye, (*means.shape[:-1], *eye.shape)).copy())
 
 
 @partial(jit_on_gpu, static_argnums=3)
@@ -199,7 +203,7 @@ def _fitted(
 
     def narrow(theta):
         there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
-        eye = jnp.eye(theta.n_features, dtype=x.dtype)
+        eye = jnp.eye(theta.n_continuous, dtype=x.dtype)
         covariances = jnp.broadcast_to(HARD * eye, theta.covariances.shape)
         return Mixture(there / there.sum(-1, keepdims=True), theta.means, covariances)
 

@@ -69,7 +69,8 @@ class FoldedRows:
         self.capped = k < n_components
         self.present = np.arange(int(n_components.max()))[None] < k[:, None]
         fold, self.n_folds = self._folds(data, n_folds)
-        n_points = self.present.shape[1] * (2 * data.n_features + 1)
+        self.n_continuous = data.n_continuous
+        n_points = self.present.shape[1] * (2 * data.n_continuous + 1)
         self.table = TileTable(data, fold, n_points, n_mixtures, dtype)
         self.held_out = partial(HeldOut, data, fold, self.n_folds, self.table, dtype)
         tile, tiles = np.arange(self.table.row_tiles), self.table.tiles
@@ -182,7 +183,7 @@ class FoldedRows:
 
     def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: Array) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""
-        start = seeded(self.table.tiles, entries, keys, present)
+        start = seeded(self.table.tiles, entries, keys, present, self.n_continuous)
         return self.fit(entries, start, nu, n_steps, from_centres=True)
 
     def densities(self, entries: Entries, theta: Mixture) -> Any:
@@ -325,4 +326,5 @@ def _counted(data: NodeData) -> NodeData:
     counts = np.add.reduceat(kept, data.offsets[:-1], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     rows, weights = data.rows[kept], data.row_weights[kept]
-    return NodeData(data.labels, rows, weights, offsets, data.source_index[kept])
+    source, kinds = data.source_index[kept], data.categories
+    return NodeData(data.labels, rows, weights, offsets, source, categories=kinds)

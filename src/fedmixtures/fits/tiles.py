@@ -8,6 +8,7 @@ shape; nodes of 20 and of 5,000 rows do not wait for each other's padding.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -179,7 +180,8 @@ def _tiled(lines: int, size: int, place: Array, values: Array, empty: int, dtype
 def _arranged(data: NodeData) -> NodeData:
     """By pattern of gaps, on the host."""
     rows, weights = np.asarray(data.rows), np.asarray(data.row_weights)
-    return by_pattern(NodeData(data.labels, rows, weights, data.offsets, np.arange(len(rows))))
+    source = np.arange(len(rows))
+    return by_pattern(replace(data, rows=rows, row_weights=weights, source_index=source))
 
 
 @partial(jit_on_gpu, static_argnums=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.kernels.arrays import Segments, jit_on_gpu, xp
+from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
 
 TINY = np.finfo(np.float64).tiny
@@ -23,15 +24,26 @@ class Units:
     centre: np.ndarray
     scale: np.ndarray
 
+    @classmethod
+    def of(
+        cls, centre: np.ndarray, deviations: np.ndarray, n_continuous: int, covariance_type: str
+    ) -> Units:
+        """From means and standard deviations; one-hot columns stay as they are."""
+        varying = TYPES[covariance_type].scales(deviations[:n_continuous])
+        categories = np.arange(len(centre)) >= n_continuous
+        scale = np.concatenate([varying, np.ones(len(centre) - n_continuous)])
+        return cls(np.where(categories, 0.0, centre), scale)
+
     def common(self, data: NodeData) -> NodeData:
         """Rows in common units."""
         rows = _scaled(data.rows, self.centre, self.scale)
-        return NodeData(data.labels, rows, data.row_weights, data.offsets, data.source_index)
+        return replace(data, rows=rows)
 
     def of_users(self, theta: Mixture) -> Mixture:
         """Mixtures in common units, from the user's."""
         weights, means, covariances = theta.parts
-        spread = self.scale[:, None] * self.scale
+        scale = self.scale[: theta.n_continuous]
+        spread = scale[:, None] * scale
         return Mixture(weights, (means - self.centre) / self.scale, covariances / spread)
 
     def users(self, theta: Mixture) -> Mixture:
@@ -47,10 +59,11 @@ def _scaled(rows: Array, centre: Array, scale: Array) -> Any:
 @jit_on_gpu
 def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
     weights, means, covariances = theta.parts
+    varying = scale[: theta.n_continuous]
     parts = (
         xp.asarray(weights, np.float64),
         centre + means * scale,
-        covariances * (scale[:, None] * scale),
+        covariances * (varying[:, None] * varying),
     )
     return jax.tree.unflatten(jax.tree.structure(theta), parts)
 

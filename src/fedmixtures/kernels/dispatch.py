@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -110,6 +111,9 @@ def statistics(theta: Mixture, rows: Rows | IncompleteRows, row_weights: RowWeig
     """
     if isinstance(rows, IncompleteRows):
         return _observed_statistics(theta, rows, row_weights)
+    if theta.is_mixed:
+        chunk = partial(plain_statistics, theta)
+        return _summed(chunk, (rows, row_weights), ROW_CHUNK)
     k, d = theta.n_components, theta.n_features
     n_sums = likelihood.n_sums(d)
     one_pass = plain_statistics
@@ -222,10 +226,10 @@ def tile_statistics(
     tiles of 32 rows, k = 5, d = 2, `rows_last` 2.7 to 3.4 ms, the definition 14 ms and a kernel of
     our own 1.8 ms, which is not worth its lines here.
     """
-    if _by_products(tiles.rows):
+    if _by_products(tiles.rows) and not theta.is_mixed:
         return likelihood.by_products(theta, tiles.rows, tiles.products, row_weights, owner)
     at = jax.tree.map(lambda part: part[owner], theta)
-    if theta.n_features <= UNROLLED:
+    if theta.n_features <= UNROLLED and not theta.is_mixed:
         form = likelihood.unrolled if _unrolls(theta, tiles.rows) else likelihood.rows_last
         by_tile = form(at, tiles.rows, row_weights)
     else:
@@ -251,7 +255,7 @@ def _unrolls(theta: Mixture, tiles: Rows) -> bool:
 def tile_log_density(theta: Mixture, rows: Rows, owner: Array) -> Float[Array, "tiles m"]:
     """Log-density of the rows of every tile under the mixture of its fit."""
     take = lambda tree: jax.tree.map(lambda part: part[owner], tree)
-    if theta.n_features <= UNROLLED:
+    if theta.n_features <= UNROLLED and not theta.is_mixed:
         return likelihood.log_density_rows_last(take(theta), rows)
     joint = log_joint(take(theta), rows, take(inverse_cholesky(theta.covariances)))
     return jax.nn.logsumexp(joint, axis=-1)

@@ -75,6 +75,7 @@ class Method(eqx.Module):
     has_likelihood: ClassVar[bool] = True
     """Whether the mixtures are densities to be scored; false for hard clustering."""
     supports_missing: ClassVar[bool] = False  # whether rows may have missing cells (NaN)
+    supports_categories: ClassVar[bool] = False  # whether there may be one-hot columns
     has_levels: ClassVar[bool] = False
     """Whether the outcome has `Levels`, with the evidence of rows that fits have not seen."""
     transforms_columns: ClassVar[bool] = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,7 +44,7 @@ class Block:
         """`data`, with rows where a fit works with them: they are copied to a GPU once."""
         data = self.data
         rows, weights = xp.asarray(data.rows), xp.asarray(data.row_weights)
-        return NodeData(data.labels, rows, weights, data.offsets, data.source_index)
+        return replace(data, rows=rows, row_weights=weights)
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,22 @@ def check_gaps(method: Method, data: NodeData) -> None:
         raise ValueError(f"column {empty[0]} of X has no value in any row. Leave it out.")
 
 
+def check_categories(method: Method, data: NodeData) -> None:
+    """Categories only for methods that know them, beside a continuous column."""
+    if not data.categories:
+        return
+    if not method.supports_categories:
+        able = sorted(name for name, made in _methods.items() if made().supports_categories)
+        raise ValueError(
+            f"there are categorical columns, and {type(method).__name__} is defined for Gaussians "
+            f"alone. Leave them out, or take a method that knows categories: {', '.join(able)}."
+        )
+    if not data.n_continuous:
+        raise ValueError(
+            "all columns are categorical. Mixtures here need a continuous column beside them."
+        )
+
+
 def registered_classes() -> dict[str, type]:
     """Classes of all methods and discrepancies that have a name, by the name of the class."""
     kinds = [type(factory()) for factory in METHODS.values()]

@@ -15,20 +15,33 @@ from fedmixtures._types import Array, Scalar
 from fedmixtures.mixture.linear import inverse_cholesky, swept
 from fedmixtures.mixture.mixture import Mixture
 
+SMALLEST_SHARE = 1e-9
+"""Of a category, in a logarithm."""
+
 
 def log_joint(
     mixture: Mixture, x: Float[Array, "*nodes m d"], factor: tuple[Array, Array] | None = None
 ) -> Float[Array, "*nodes m k"]:
     r"""$\ln \pi_c + \ln N(x; \mu_c, \Sigma_c)$ for every row and component.
 
-    `factor` is `inverse_cholesky` of the covariances, where somebody has it. Kernels that write
-    this out: `kernels.cpu.likelihood` and `kernels.gpu.likelihood`.
+    With categories also $\sum_j x_j \ln t_{cj}$ over one-hot columns x and shares t, which may be
+    shares in rows, too. `factor` is `inverse_cholesky` of the covariances, where somebody has it.
+    Kernels that write this out: `kernels.cpu.likelihood` and `kernels.gpu.likelihood`.
     """
+    if mixture.is_mixed:
+        g = mixture.n_continuous
+        joint = log_joint(mixture.continuous, x[..., :g], factor)
+        return joint + x[..., g:] @ jnp.swapaxes(log_tables(mixture), -1, -2)
     inverse, log_determinant = inverse_cholesky(mixture.covariances) if factor is None else factor
     difference = x[..., None, :, :] - mixture.means[..., :, None, :]
     white = jnp.einsum("...cij,...cmj->...cmi", inverse, difference)
     constant = log_constants(mixture, log_determinant)
     return jnp.swapaxes(constant[..., None] - 0.5 * jnp.square(white).sum(-1), -1, -2)
+
+
+def log_tables(mixture: Mixture) -> Float[Array, "*nodes k c"]:
+    """Logarithms of the shares of categories."""
+    return jnp.log(jnp.maximum(mixture.tables, SMALLEST_SHARE))
 
 
 class IncompleteRows(eqx.Module):
@@ -70,6 +83,8 @@ def observed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array
     \Sigma_{OM}$. All rows have one shape, whatever their gaps.
     """
     x, observed = rows.by_segment, rows.observed[..., None, :]  # (..., segments, 1, d)
+    if mixture.is_mixed:
+        return _mixed_terms(mixture, rows)
     means = mixture.means[..., None, :, :]
     shape = *jnp.broadcast_shapes(observed.shape, means.shape), x.shape[-1]
     covariances = jnp.broadcast_to(mixture.covariances[..., None, :, :, :], shape)
@@ -85,6 +100,21 @@ def observed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array
     gone = (~observed).astype(x.dtype)
     left = conditional * gone[..., :, None] * gone[..., None, :]
     return joint, jnp.where(observed[..., None, :], delta, solved), left
+
+
+def _mixed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array, Array]:
+    """`observed_terms` with categories: a missing one is expected with the component's shares."""
+    g = mixture.n_continuous
+    x, observed = rows.by_segment[..., g:], rows.observed[..., g:]
+    numbers = IncompleteRows(rows.x[..., :g], rows.observed[..., :g])
+    joint, expected, left = observed_terms(mixture.continuous, numbers)
+    logs = log_tables(mixture)[..., None, :, :]  # (..., 1, k, columns)
+    there = jnp.where(observed[..., None, :], x, 0.0)
+    joint = joint + jnp.einsum("...tmj,...tkj->...tkm", there, logs)
+    tables = mixture.tables[..., None, :, None, :]
+    off = jnp.where(observed[..., None, None, :], x[..., None, :, :] - tables, 0.0)
+    off = jnp.broadcast_to(off, (*expected.shape[:-1], mixture.n_features - g))
+    return joint, jnp.concatenate([expected, off], -1), left
 
 
 def _log_weights(mixture: Mixture) -> Float[Array, "*nodes k"]:
@@ -164,6 +194,8 @@ def _conditional(mixture: Mixture, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     gives the density of what is there, $\mu_{c,M} + L_{MO} z$ is the expectation of what is not,
     and $L_{MM}$ factorises the covariance that is left.
     """
+    if mixture.is_mixed:
+        return _conditional_mixed(mixture, rows)
     gone = np.isnan(rows[0])
     order = np.argsort(gone, kind="stable")
     o = int((~gone).sum())
@@ -175,3 +207,19 @@ def _conditional(mixture: Mixture, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     joint = constant[:, None] - 0.5 * np.square(z).sum(1)
     means = np.asarray(mixture.means)[:, gone, None] + L[:, o:, :o] @ z
     return joint.T, np.moveaxis(means, 2, 0), L[:, o:, o:]
+
+
+def _conditional_mixed(
+    mixture: Mixture, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same with categories: those that are missing are expected with the component's shares."""
+    g, gone = mixture.n_continuous, np.isnan(rows[0])
+    joint, means, factors = _conditional(mixture.continuous, rows[:, :g])
+    there, lost = ~gone[g:], gone[g:]
+    logs = np.log(np.maximum(mixture.tables, SMALLEST_SHARE))
+    joint = joint + rows[:, g:][:, there] @ logs[:, there].T
+    shares = np.broadcast_to(mixture.tables[:, lost], (*joint.shape, lost.sum()))
+    o, c = factors.shape[-1], int(lost.sum())
+    wide = np.zeros((len(factors), o + c, o + c))
+    wide[:, :o, :o] = factors
+    return joint, np.concatenate([means, shares], -1), wide

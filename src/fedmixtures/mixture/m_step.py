@@ -18,6 +18,7 @@ from jaxtyping import Float
 from fedmixtures import _checks
 from fedmixtures._types import Array, PerNode
 from fedmixtures.mixture.covariance_types import TYPES
+from fedmixtures.mixture.density import SMALLEST_SHARE, log_tables
 from fedmixtures.mixture.linear import inverse_cholesky
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -32,7 +33,8 @@ class ShapePrior(eqx.Module):
     With mass $N_c$ and covariance $C_c$ of a component and $S_0 = \sum_c N_c C_c / \sum_c N_c$:
     $\Sigma_c = (N_c C_c + \nu S_0)/(N_c + \nu)$ and $\pi_c \propto N_c + a_0$, the maximum a
     posteriori step for the penalty $\nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c))$. It fades as rows
-    grow and needs no tuning to the scale of the features.
+    grow and needs no tuning to the scale of the features. Shares of categories are pulled to their
+    average by as many rows, as by a Dirichlet prior.
     """
 
     strength: float | Array = 8.0
@@ -57,7 +59,8 @@ class PseudoData(eqx.Module):
         """Statistics with these rows added, about the means of `theta`."""
         off = self.means - theta.means
         q = self.mass[..., None]
-        spread = self.covariances + off[..., :, None] * off[..., None, :]
+        varying = off[..., : theta.n_continuous]
+        spread = self.covariances + varying[..., :, None] * varying[..., None, :]
         second = s.second + q[..., None] * spread
         return Statistics(s.log_likelihood, s.mass + self.mass, s.first + q * off, second)
 
@@ -84,7 +87,12 @@ def m_step(
     covariances = TYPES[covariance_type].project(covariances, mass)
     if prior is not None and not tied:
         covariances = _shrunk(covariances, mass, prior.strength)
-    eye = jnp.eye(theta.n_features, dtype=theta.means.dtype)
+    if prior is not None and theta.is_mixed:
+        g, strength = theta.n_continuous, jnp.asarray(prior.strength)
+        strength = strength[..., 0] if strength.ndim else strength
+        tables = _drawn_together(means[..., g:], mass, strength)
+        means = jnp.concatenate([means[..., :g], tables], -1)
+    eye = jnp.eye(theta.n_continuous, dtype=theta.means.dtype)
     covariances = covariances + reg_covar * eye[None, None]
     new = jnp.any(kept, -1, keepdims=True) if tied else kept
     return Mixture(
@@ -104,7 +112,8 @@ def component_moments(
     kept = s.mass > least_mass
     mass = xp.where(kept, s.mass, 1.0)
     shift = s.first / mass[..., None]
-    spread = s.second / mass[..., None, None] - shift[..., :, None] * shift[..., None, :]
+    varying = shift[..., : s.second.shape[-1]]
+    spread = s.second / mass[..., None, None] - varying[..., :, None] * varying[..., None, :]
     means = xp.where(kept[..., None], theta.means + shift, theta.means)
     return kept, means, xp.where(kept[..., None, None], spread, theta.covariances)
 
@@ -117,8 +126,8 @@ def _new_weights(theta: Mixture, mass: Array, extra: float | Array) -> jax.Array
 
 
 def _shrunk(
-    covariances: Float[Array, "nodes k d d"], mass: Float[Array, "nodes k"], strength
-) -> Float[Array, "nodes k d d"]:
+    covariances: Float[Array, "nodes k g g"], mass: Float[Array, "nodes k"], strength
+) -> Float[Array, "nodes k g g"]:
     """Covariances pulled to their average, by `strength` rows' worth."""
     share = mass / jnp.maximum(mass.sum(-1, keepdims=True), EMPTY)
     average = jnp.einsum("nk,nkij->nij", share, covariances)[:, None]
@@ -126,8 +135,25 @@ def _shrunk(
     return (n * covariances + strength * average) / (n + strength)
 
 
+def _drawn_together(tables: Array, mass: Array, strength: float | Array) -> Array:
+    """Shares of categories (nodes, k, columns) pulled to their average as covariances are."""
+    share = mass / jnp.maximum(mass.sum(-1, keepdims=True), EMPTY)
+    average = jnp.einsum("nk,nkj->nj", share, tables)[:, None]
+    pulled = (mass[..., None] * tables + strength * average) / (mass[..., None] + strength)
+    return jnp.where(mass[..., None] > 0, pulled, tables)
+
+
 def shape_penalty(theta: Mixture, strength: PerNode) -> PerNode:
-    r"""$\nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c))$ with the average covariance $S_0$."""
+    r"""$\nu \sum_c KL(N(0, S_0) \| N(0, \Sigma_c))$ with the average covariance $S_0$.
+
+    With categories also $\nu \sum_c KL(t_0 \| t_c)$ with the average shares $t_0$.
+    """
+    if theta.is_mixed:
+        logs = log_tables(theta)
+        average = jnp.einsum("nk,nkj->nj", theta.weights, theta.tables)[:, None]
+        by_cell = average * (jnp.log(jnp.maximum(average, SMALLEST_SHARE)) - logs)
+        apart = jnp.where(theta.weights > 0, by_cell.sum(-1), 0.0).sum(-1)
+        return shape_penalty(theta.continuous, strength) + strength * apart
     average = jnp.einsum("nk,nkij->nij", theta.weights, theta.covariances)
     constant = theta.n_features + inverse_cholesky(average)[1]
     divergence = 0.5 * (against_shape(theta, average) - constant[:, None])

@@ -24,6 +24,8 @@ class Mixture(eqx.Module):
     ----------
     weights, means, covariances
         Shapes ``(k,)``, ``(k, d)``, ``(k, d, d)``; a stack has further axes in front of each.
+        Covariances (k, g, g) of fewer features g are of the first g: the others are one-hot columns
+        of categories, independent within a component, whose "means" are the shares of each.
 
     Examples
     --------
@@ -57,6 +59,31 @@ class Mixture(eqx.Module):
     def n_features(self) -> int:
         """Number of features."""
         return self.means.shape[-1]
+
+    @property
+    def n_continuous(self) -> int:
+        """Number of features that covariances are of; the others are one-hot columns."""
+        return self.covariances.shape[-1]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there are one-hot columns of categories."""
+        return self.n_continuous < self.n_features
+
+    @property
+    def continuous(self) -> Mixture:
+        """The mixture of the continuous features alone."""
+        return Mixture(self.weights, self.means[..., : self.n_continuous], self.covariances)
+
+    @property
+    def tables(self) -> Array:
+        """(..., k, columns) shares of the categories, in the order of the one-hot columns."""
+        return self.means[..., self.n_continuous :]
+
+    def with_categories(self, n_continuous: int) -> Mixture:
+        """The same with covariances of the first features alone: the others are one-hot."""
+        block = self.covariances[..., :n_continuous, :n_continuous]
+        return Mixture(self.weights, self.means, block)
 
     def at(self, index: Any) -> Mixture:
         """Pick from the leading axis of a stack: an index, a slice, an array of indices."""
@@ -101,11 +128,11 @@ class Mixture(eqx.Module):
         extra = n_components - self.n_components
         if extra == 0:
             return self
-        batch, d = self.means.shape[:-2], self.n_features
+        batch, d, g = self.means.shape[:-2], self.n_features, self.n_continuous
         filler = (
             np.zeros((*batch, extra)),
             np.zeros((*batch, extra, d)),
-            np.broadcast_to(np.eye(d), (*batch, extra, d, d)),
+            np.broadcast_to(np.eye(g), (*batch, extra, g, g)),
         )
         axes = (-1, -2, -3)
         parts = zip(self.parts, filler, axes, strict=True)

@@ -30,7 +30,7 @@ class Statistics(eqx.Module):
     log_likelihood: PerNode  # $\sum_x w \ln p(x)$
     mass: Float[Array, "nodes k"]  # $\sum_x w\, r_c$
     first: Float[Array, "nodes k d"]  # $\sum_x w\, r_c\, \delta_c$
-    second: Float[Array, "nodes k d d"]  # $\sum_x w\, r_c\, \delta_c \delta_c^\top$
+    second: Float[Array, "nodes k g g"]  # $\sum_x w\, r_c\, \delta_c \delta_c^\top$
 
 
 def plain_statistics(
@@ -38,6 +38,7 @@ def plain_statistics(
 ) -> Statistics:
     """E-step of every node of a block on its own weighted rows; `factor` as in `log_joint`."""
     delta = rows[:, None, :, :] - theta.means[:, :, None, :]  # (nodes, k, m, d)
+    varying = delta[..., : theta.n_continuous]  # first moments are all there is to categories
     joint = jnp.swapaxes(log_joint(theta, rows, factor), 1, 2)
     log_density = jax.nn.logsumexp(joint, axis=1)
     share = jnp.exp(joint - log_density[:, None, :]) * row_weights[:, None, :]
@@ -45,7 +46,7 @@ def plain_statistics(
         (row_weights * log_density).sum(-1),
         share.sum(-1),
         jnp.einsum("nkm,nkmi->nki", share, delta),
-        jnp.einsum("nkmi,nkmj->nkij", share[..., None] * delta, delta),
+        jnp.einsum("nkmi,nkmj->nkij", share[..., None] * varying, varying),
     )
 
 
@@ -60,7 +61,8 @@ def observed_statistics(
     log_density = jax.nn.logsumexp(joint, axis=2)
     weights = row_weights.reshape(log_density.shape)
     share = jnp.exp(joint - log_density[:, :, None]) * weights[:, :, None]
-    second = jnp.einsum("ntkmi,ntkmj->nkij", share[..., None] * expected, expected)
+    varying = expected[..., : theta.n_continuous]
+    second = jnp.einsum("ntkmi,ntkmj->nkij", share[..., None] * varying, varying)
     return Statistics(
         (weights * log_density).sum((1, 2)),
         share.sum((1, 3)),
@@ -113,6 +115,11 @@ def sigma_points(
     $\pi_c \kappa/(d+\kappa)$ and $\pi_c / (2(d+\kappa))$. Mean and covariance of every component
     are those of its points, so a quadratic is averaged over the mixture without error.
     """
+    if mixture.is_mixed:  # categories have no spread: their shares stand in every point
+        points, weights = sigma_points(mixture.continuous, kappa)
+        shares = jnp.asarray(mixture.tables)[..., None, :]
+        shares = jnp.broadcast_to(shares, (*points.shape[:-1], shares.shape[-1]))
+        return jnp.concatenate([points, shares], -1), weights
     d = mixture.n_features
     steps = jnp.concatenate([jnp.zeros((1, d)), jnp.eye(d), -jnp.eye(d)]) * jnp.sqrt(d + kappa)
     share = jnp.full(2 * d + 1, 0.5 / (d + kappa)).at[0].set(kappa / (d + kappa))
@@ -151,7 +158,7 @@ def project_psd(s: Statistics, few: float = np.inf, least: float = 0.0) -> Stati
 def _raised(mass: Any, first: Any, second: Any, xp: Any = np) -> Any:
     """Second moments (..., d, d) of covariances without eigenvalues that are too small."""
     mass = mass[..., None, None]
-    shift = first / mass[..., 0]
+    shift = (first / mass[..., 0])[..., : second.shape[-1]]
     square = shift[..., :, None] * shift[..., None, :]
     values, vectors = xp.linalg.eigh(xp.nan_to_num(second / mass - square))
     least = THINNEST * xp.maximum(abs(values).mean(-1, keepdims=True), 1e-6)

@@ -34,12 +34,18 @@ _TAIL = (
 def sample_labelled(
     mixture: Mixture, key: Key[Array, ""], n: int
 ) -> tuple[Float[Array, "n d"], Int[Array, " n"]]:
-    """Draw `n` points and the component of each, with JAX's own generator."""
+    """Draw `n` points and the component of each, with JAX's own generator.
+
+    Categories are not drawn: their columns hold the shares of the point's component.
+    """
     key_component, key_noise = jr.split(key)
     dtype = jnp.result_type(mixture.means)
     uniforms = jr.uniform(key_component, (n,), dtype)
-    noise = jr.normal(key_noise, (n, mixture.n_features), dtype)
-    return points_of(mixture, uniforms, noise)
+    noise = jr.normal(key_noise, (n, mixture.n_continuous), dtype)
+    if not mixture.is_mixed:
+        return points_of(mixture, uniforms, noise)
+    points, component = points_of(mixture.continuous, uniforms, noise)
+    return jnp.concatenate([points, jnp.asarray(mixture.tables)[component]], -1), component
 
 
 def sample(mixture: Mixture, key: Key[Array, ""], n: int) -> Float[Array, "n d"]:

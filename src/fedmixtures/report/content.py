@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from fedmixtures.engine.solution import Certificate, History
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.base import Levels
 from fedmixtures.metrics import Scores
+from fedmixtures.mixture.density import conditional_means
 from fedmixtures.mixture.mixture import Mixture
-from fedmixtures.report import geometry
+from fedmixtures.report import clusters, geometry
+from fedmixtures.report.clusters import numbers
 from fedmixtures.report.svg import told_apart
 
 MOST_EDGES = 6000  # lines in the picture of the network
@@ -45,6 +47,8 @@ class Findings:
     certificate: Certificate | None = None
     converged: bool = False
     traffic: Any = None
+    atlas: Any = None
+    """The clusters of the whole network (`model.atlas_`), in the units of `theta`."""
     levels: Levels | None = None  # where a node's density is a weighted sum of several
     trust: Any = None
     """What a method that decides whom to trust has to say (`trust_` of the estimator)."""
@@ -69,6 +73,8 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
         groups, bound = geometry.numbered(found.trust.group), None
         closeness = np.where(found.trust.trusted, 1.0, 0.05)
     rounds, thetas = _slider(found)
+    chosen, views = _views(found, thetas, include_rows)
+    atlas = found.atlas
     return {
         "version": found.version,
         "settings": dict(found.settings),
@@ -90,12 +96,12 @@ def build_content(found: Findings, include_rows: bool = False) -> dict[str, Any]
         "scores": _summary(found.scores),
         "history": _history(found),
         "certificate": _certificate(found.certificate),
-        "components": _components(found),
         "missing": _missing(found),
         "levels": _levels(found.levels),
         "traffic": _traffic(found),
         "rounds": rounds,
-        "views": _views(found, thetas, include_rows),
+        "views": views,
+        "atlas": None if atlas is None else clusters.of_atlas(atlas, chosen, _together(found)),
     }
 
 
@@ -108,11 +114,11 @@ def _nodes(found: Findings, groups: np.ndarray, places: np.ndarray) -> dict[str,
         "label": [str(label) for label in found.data.labels],
         "rows": found.data.counts.tolist(),
         "held": scores.n_held_out.tolist(),
-        "local": _numbers(scores.local),
-        "network": _numbers(scores.network),
-        "pooled": _numbers(scores.pooled),
-        "gain": _numbers(scores.gain),
-        "error": _numbers(scores.error),
+        "local": numbers(scores.local),
+        "network": numbers(scores.network),
+        "pooled": numbers(scores.pooled),
+        "gain": numbers(scores.gain),
+        "error": numbers(scores.error),
         "verdict": scores.verdict.tolist(),
         "group": groups.tolist(),
         "degree": found.network.degree.tolist(),
@@ -129,8 +135,8 @@ def _edges(found: Findings, distance, closeness, bound, name: str) -> dict[str, 
     return {
         "source": network.source[shown].tolist(),
         "target": network.target[shown].tolist(),
-        "weight": _numbers(network.weight[shown]),
-        "discrepancy": _numbers(distance[shown]),
+        "weight": numbers(network.weight[shown]),
+        "discrepancy": numbers(distance[shown]),
         "closeness": np.round(closeness[shown], 3).tolist(),
         "trusted": None if found.trust is None else found.trust.trusted[shown].tolist(),
         "evidence": _evidence(found.trust, shown),
@@ -145,7 +151,7 @@ def _evidence(trust: Any, shown: np.ndarray) -> dict[str, list]:
     """What else the diagnostics tell of edges: a number seen from each end."""
     arrays = {} if trust is None else trust.diagnostics.edges
     plain = {n: v for n, v in arrays.items() if v.ndim == 2 and v.dtype.kind == "f"}
-    return {name: [_numbers(pair) for pair in values[shown]] for name, values in plain.items()}
+    return {name: [numbers(pair) for pair in values[shown]] for name, values in plain.items()}
 
 
 def _levels(levels: Any) -> dict[str, Any] | None:
@@ -154,8 +160,8 @@ def _levels(levels: Any) -> dict[str, Any] | None:
         return None
     return {
         "names": list(levels.names),
-        "weights": [_numbers(of_node) for of_node in levels.weights],
-        "mean": _numbers(levels.weights.mean(0)),
+        "weights": [numbers(of_node) for of_node in levels.weights],
+        "mean": numbers(levels.weights.mean(0)),
         "heaviest": np.bincount(
             first_greatest(levels.weights), minlength=len(levels.names)
         ).tolist(),
@@ -172,7 +178,7 @@ def _closeness(distance: np.ndarray) -> np.ndarray:
 
 
 def _summary(scores: Scores) -> dict[str, Any]:
-    medians = {name: _numbers(interval) for name, interval in scores.medians().items()}
+    medians = {name: numbers(interval) for name, interval in scores.medians().items()}
     return {
         "known": scores.known,
         "baseline": scores.baseline,
@@ -192,13 +198,13 @@ def _history(found: Findings) -> dict[str, Any]:
         "converged": bool(found.converged),
         "descends": bool(getattr(found.method, "descends", True)),
         "round": list(range(len(history))),
-        "objective": _numbers(history.objective),
-        "fit": _numbers(history.fit),
-        "pull": _numbers(history.pull),
+        "objective": numbers(history.objective),
+        "fit": numbers(history.fit),
+        "pull": numbers(history.pull),
         "held_round": list(held),
-        "held": _numbers(list(held.values())),
+        "held": numbers(list(held.values())),
         "k": list(found.curve),
-        "worth": _numbers(list(found.curve.values())),
+        "worth": numbers(list(found.curve.values())),
     }
 
 
@@ -207,33 +213,7 @@ def _certificate(certificate: Certificate | None) -> dict[str, Any] | None:
         return None
     plain = ("left", "right", "smallest", "holds", "every_step_decreased", "learning_rate")
     shown = {name: _checks.plain(getattr(certificate, name)) for name in plain}
-    return shown | {"norms": _numbers(certificate.squared_norms)}
-
-
-def _components(found: Findings) -> list[dict[str, Any]]:
-    """Each aligned component over all nodes: size, range of weights, place, spread of places."""
-    rows = found.data.counts
-    table = []
-    for c in range(found.theta.n_components):
-        weight = found.theta.weights[:, c]
-        size = float((weight * rows).sum())
-        present = weight > 0
-        share = weight * rows / max(size, 1e-300)
-        means = found.theta.means[:, c]
-        centre = share @ means
-        spread = np.sqrt(share @ np.square(means - centre))
-        table.append(
-            {
-                "rows": size,
-                "share": size / rows.sum(),
-                "low": float(weight[present].min(initial=1.0)),
-                "high": float(weight[present].max(initial=0.0)),
-                "nodes": int((weight > 0.01).sum()),
-                "mean": _numbers(centre),
-                "spread": _numbers(spread),
-            }
-        )
-    return table
+    return shown | {"norms": numbers(certificate.squared_norms)}
 
 
 def _missing(found: Findings) -> dict[str, Any] | None:
@@ -250,8 +230,8 @@ def _missing(found: Findings) -> dict[str, Any] | None:
         "cells": int(gone.sum()),
         "share": float(gone.mean()),
         "features": incomplete.tolist(),
-        "of_feature": _numbers(gone[:, incomplete].mean(0)),
-        "of_node": [_numbers(shares) for shares in at_node],
+        "of_feature": numbers(gone[:, incomplete].mean(0)),
+        "of_node": [numbers(shares) for shares in at_node],
     }
 
 
@@ -286,22 +266,43 @@ def _slider(found: Findings) -> tuple[list[int], list[Mixture]]:
     return [*keep, len(found.history) - 1], thetas
 
 
-def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[dict[str, Any]]:
+def _filled(found: Findings) -> NodeData:
+    """The rows with every missing cell at its expectation at the node."""
+    data = found.data
+    if not data.has_gaps:
+        return data
+    nodes = [
+        conditional_means(found.theta.at(i).trimmed(), data.of(i)[0]) for i in range(data.n_nodes)
+    ]
+    return replace(data, rows=np.concatenate(nodes))
+
+
+def _together(found: Findings) -> NodeData:
+    """All rows as those of one node."""
+    data = _filled(found)
+    return replace(data, labels=("all",), offsets=np.array([0, len(data.rows)]))
+
+
+def _views(
+    found: Findings, thetas: list[Mixture], include_rows: bool
+) -> tuple[geometry.Plane, list[dict[str, Any]]]:
+    """The plane that separates clusters best, and what is shown of each plane."""
     n, k = found.data.n_nodes, found.theta.n_components
     affordable = int(np.clip(PACKED_NUMBERS // (6 * n * k * len(thetas)), 1, 7))
     chosen = geometry.choose_planes(found.theta, told_apart(found.features), affordable)
     grid = int(np.clip(np.sqrt(DENSITY_CELLS / (n * len(chosen))), 20, 56))
     views = []
-    for plane in chosen:
+    for number, plane in enumerate(chosen):
+        data = _filled(found) if number == 0 and found.data.n_features > 2 else found.data
         view = {
             "name": plane.name,
             "x": plane.x_label,
             "y": plane.y_label,
             "axes": plane.axes.tolist(),
-            "low": _numbers(plane.low),
-            "high": _numbers(plane.high),
+            "low": numbers(plane.low),
+            "high": numbers(plane.high),
             "grid": grid,
-            "density": geometry.text(geometry.densities(found.data, plane, grid)),
+            "density": geometry.text(geometry.densities(data, plane, grid)),
             "components": geometry.text(
                 np.stack([geometry.pack_components(theta, plane) for theta in thetas])
             ),
@@ -309,9 +310,4 @@ def _views(found: Findings, thetas: list[Mixture], include_rows: bool) -> list[d
         if include_rows:
             view["rows"] = geometry.text(geometry.pack_rows(found.data, plane))
         views.append(view)
-    return views
-
-
-def _numbers(values: Any) -> list[float | None]:
-    """Numbers with seven digits; NaN and infinity, which JSON lacks, as null."""
-    return [float(f"{v:.7g}") if np.isfinite(v) else None for v in np.asarray(values, float)]
+    return chosen[0], views

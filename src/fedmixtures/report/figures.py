@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import in_order
+from fedmixtures.report.cluster_figures import N_COLOURS, runs
 from fedmixtures.report.geometry import MEAN_UNIT, UNIT, bytes_of
+from fedmixtures.report.numbers import percent
 from fedmixtures.report.svg import (
     Axis,
     Number,
@@ -26,7 +28,6 @@ WIDTH = 720.0
 FEW_NODES = 40  # up to this many, every node has a line of its own in the picture of gains
 MOST_COLUMNS = 200  # nodes in the picture of missing cells: those that lack most
 N_GROUP_COLOURS = 9
-N_COLOURS = 8  # of components
 
 
 def gain_classes(content: dict[str, Any]) -> list[str]:
@@ -122,11 +123,6 @@ def missing(content: dict[str, Any], width: Number = WIDTH) -> str:
                 )
     title = "Share of missing cells by feature and node"
     return figure(width, len(names) * step, title, "".join(body), "missing")
-
-
-def percent(share: float) -> str:
-    """A share in words; one that is not zero never reads as zero."""
-    return "under 1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def _dumbbells(content: dict[str, Any], order: list[int], width: Number) -> str:
@@ -326,9 +322,8 @@ def portrait(content: dict[str, Any], i: int, side: float = 200.0) -> str:
     body = [f'<rect class="paper" width="{side}" height="{side}"/>']
     cell = side / grid
     for level in (32, 80, 136, 200):
-        runs = _runs(image >= level, cell, grid)
-        if runs:
-            body.append(f'<path class="density" d="{runs}"/>')
+        if shape := runs(image >= level, cell, cell):
+            body.append(f'<path class="density" d="{shape}"/>')
     numbers = bytes_of(view["components"], "<i2").reshape(-1, n, k, 6)[-1, i]
     for c, (weight, mx, my, sx, sy, rho) in enumerate(numbers.tolist()):
         if weight > 0:
@@ -350,15 +345,3 @@ def _ellipse(c: int, weight, mx, my, sx, sy, rho, side: float) -> str:
         f'ry="{number(radii[0])}" transform="{spot}" '
         f'style="fill-opacity:{0.06 + 0.3 * weight / UNIT:.2f}"/>'
     )
-
-
-def _runs(mask: np.ndarray, cell: float, grid: int) -> str:
-    """Rows of true cells as one path; the picture's y points down, the plane's up."""
-    parts = []
-    for row in np.flatnonzero(mask.any(1)):
-        steps = np.flatnonzero(np.diff(np.concatenate([[0], mask[row].astype(np.int8), [0]])))
-        y = (grid - 1 - row) * cell
-        for start, end in steps.reshape(-1, 2):
-            span = number((end - start) * cell)
-            parts.append(f"M{number(start * cell)} {number(y)}h{span}v{number(cell)}h-{span}z")
-    return "".join(parts)

@@ -27,6 +27,12 @@ FEWEST_TOGETHER = 5
 MEAN_UNIT, UNIT = 10_000, 32_767
 """What 16-bit numbers count: means in 1/10000 of the frame, the rest in 1/32767."""
 
+THIN = 1e-6
+"""Added to variances within clusters, in those of features, for exactly collinear columns."""
+NOTHING = 1e-9
+TOLD = 0.5
+"""Correlation with a direction from which on a feature is named at it."""
+
 
 @dataclass(frozen=True)
 class Plane:
@@ -56,7 +62,7 @@ class Plane:
 
 
 def choose_planes(theta: Mixture, features: Sequence[str], n_planes: int) -> list[Plane]:
-    """The plane of two features, or the principal plane of the mixtures and pairs of features.
+    """The plane of two features, or that which separates clusters best and pairs of features.
 
     Directions and windows come from the fitted mixtures, not from rows.
     """
@@ -66,18 +72,58 @@ def choose_planes(theta: Mixture, features: Sequence[str], n_planes: int) -> lis
     eye = np.eye(d)
     if d == 2:
         return [_framed("both features", features[0], features[1], eye, theta)]
-    mean, total = overall_moments(theta)
-    values, vectors = np.linalg.eigh(total)
-    principal = vectors[:, ::-1][:, :2].T
-    principal *= np.sign(principal[np.arange(2), first_greatest(np.abs(principal))])[:, None]
-    share = values[::-1][:2] / values.sum()
-    labels = [f"principal axis {i + 1} ({share[i]:.0%} of the spread)" for i in (0, 1)]
-    planes = [_framed("principal axes", labels[0], labels[1], principal, theta)]
+    directions = separating_directions(theta)
+    across, up = (_made_of(direction, theta, features) for direction in directions)
+    planes = [_framed("what sets clusters apart", across, up, directions, theta)]
     wide: list[int] = np.sort(in_order(-separation(theta), scale=1.0)[:4]).tolist()
     for i, j in itertools.islice(itertools.combinations(wide, 2), n_planes - 1):
         name = f"{features[i]} and {features[j]}"
         planes.append(_framed(name, features[i], features[j], eye[[i, j]], theta))
     return planes
+
+
+def separating_directions(theta: Mixture) -> np.ndarray:
+    r"""(2, d) discriminant directions: where clusters lie farthest apart for their width.
+
+    The leading solutions of $B v = \lambda W v$ with the covariance B of the clusters' centres and
+    W within clusters, all nodes together, features in units of their standard deviations: no unit
+    of a feature plays a part. Where the centres lie on a line (two clusters), the second is the
+    direction of most spread among those uncorrelated with the first within clusters.
+    """
+    from scipy.linalg import eigh, null_space
+
+    mean, total = overall_moments(theta)
+    weights = theta.weights / theta.weights.sum()
+    share = weights.sum(0)
+    inside = np.where(share > 0, share, 1.0)
+    centres = np.einsum("nk,nkd->kd", weights, theta.means) / inside[:, None] - mean
+    unit = 1 / np.sqrt(np.where(np.diag(total) > 0, np.diag(total), 1.0))
+    between = np.einsum("k,ki,kj->ij", share, centres, centres) * np.outer(unit, unit)
+    within = total * np.outer(unit, unit) - between + THIN * np.eye(len(unit))
+    values, vectors = eigh(between, within)
+    found = vectors[:, ::-1][:, :2].T
+    values = values[::-1][:2]
+    if values[0] <= NOTHING:  # one cluster: where rows spread most
+        values, vectors = eigh(within)
+        found = vectors[:, ::-1][:, :2].T
+    elif values[1] <= NOTHING * values[0]:
+        free = null_space(found[:1] @ within)
+        _, vectors = eigh(free.T @ within @ free)
+        second = free @ vectors[:, -1]
+        found = np.stack([found[0], second / np.sqrt(second @ within @ second)])
+    found = found * unit
+    along = found @ total * unit
+    return found * np.sign(along[np.arange(2), first_greatest(np.abs(along), scale=1.0)])[:, None]
+
+
+def _made_of(direction: np.ndarray, theta: Mixture, features: Sequence[str]) -> str:
+    """What there is more of along a direction, by the correlations of features with it."""
+    _, total = overall_moments(theta)
+    spread = np.sqrt(np.maximum(np.diag(total), 1e-300))
+    along = direction @ total / (spread * np.sqrt(max(direction @ total @ direction, 1e-300)))
+    order = in_order(-np.abs(along), scale=1.0)[:3]
+    told = [j for j in order if abs(along[j]) >= TOLD] or order[:1]
+    return ", ".join(f"{'more' if along[j] > 0 else 'less'} {features[j]}" for j in told)
 
 
 def separation(theta: Mixture) -> np.ndarray:
@@ -131,10 +177,10 @@ def pack_components(theta: Mixture, plane: Plane) -> np.ndarray:
     return np.rint(numbers).astype("<i2")
 
 
-def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
+def densities(data: NodeData, plane: Plane, grid: int, blur: float = 1.0) -> np.ndarray:
     """Smoothed density of every node's rows on a grid, 0 to 255; zero where rows are too few.
 
-    Counts per cell, blurred with the width of Scott's rule for the node's number of rows. Cells
+    Counts per cell, blurred with `blur` times the width of Scott's rule for the node's rows. Cells
     with too few rows in the window around them, as wide as the blur, are emptied first: a lone row
     would be a bump that shows where it lies.
     """
@@ -149,7 +195,7 @@ def densities(data: NodeData, plane: Plane, grid: int) -> np.ndarray:
         count = len(own)
         if count < FEWEST_ROWS:
             continue
-        width = np.maximum(own.std(0) * count ** (-1 / 6), 0.6)
+        width = np.maximum(blur * own.std(0) * count ** (-1 / 6), 0.6)
         if flat:
             own = np.column_stack([own[:, 0], np.full(count, grid / 2)])
         image, _, _ = np.histogram2d(own[:, 1], own[:, 0], bins=grid, range=[[0, grid]] * 2)
@@ -191,7 +237,8 @@ def matched_to_last(thetas: Sequence[Mixture]) -> list[Mixture]:
     return matched[::-1]
 
 
-CHUNK = 4096
+MOST_PAIRS = 4096  # of mixtures compared at a time
+PAIR_NUMBERS = 100_000_000  # fewer of them where they are large: numbers held for all of these
 ROUNDING = 1e-12  # discrepancies of order one are no more exact than this
 
 
@@ -211,19 +258,15 @@ def _directed(discrepancy: Any, theta: Mixture, source: np.ndarray, target: np.n
     found = []
     with double(), compilation_cache():
         stacked = jax.tree.map(jnp.asarray, theta.to_numpy())
-        for first in range(0, len(source), CHUNK):
-            ends = [
-                np.resize(end[first : first + CHUNK], _padded(len(source)))
-                for end in (source, target)
-            ]
+        of_pair = 25 * (theta.n_components * theta.n_features) ** 2
+        most = int(np.clip(PAIR_NUMBERS // of_pair, 1, MOST_PAIRS))
+        # One shape for many numbers of edges: a compilation costs more than a few pairs.
+        padded = min(most, 1 << (len(source) - 1).bit_length())
+        for first in range(0, len(source), most):
+            ends = [np.resize(end[first : first + most], padded) for end in (source, target)]
             values = _pairs(discrepancy, stacked, *(jnp.asarray(end) for end in ends))
-            found.append(np.asarray(values)[: len(source) - first][:CHUNK])
+            found.append(np.asarray(values)[: len(source) - first][:most])
     return np.concatenate(found)
-
-
-def _padded(n: int) -> int:
-    """One shape for many numbers of edges: a compilation costs more than a few pairs."""
-    return min(CHUNK, 1 << (n - 1).bit_length())
 
 
 @jit_in_order

@@ -156,18 +156,36 @@
   // ---- the detail panel -----------------------------------------------------------------------
   const figures = [byId("portrait")];
 
+  // The clusters of the node, with intervals; pages of earlier versions know components alone.
+  const atlas = content.atlas;
+  const percent = (share) => (share > 0 && share < 0.01 ? "under 1%" : `${Math.round(100 * share)}%`);
   function weights() {
     const box = byId("bars");
     box.replaceChildren();
-    for (let c = 0; c < k; c++) {
-      const { weight } = ellipse(state.node, state.stop, c, SIDE);
-      if (weight <= 0) continue;
-      const name = document.createElement("span"), bar = document.createElement("span"), share = document.createElement("span");
-      name.textContent = `component ${c}`;
+    const add = (name, c, share, range) => {
+      const bar = document.createElement("span"), text = document.createElement("span");
       bar.className = `track c${c % COLOURS}`;
-      bar.style.width = `${100 * weight}%`;
-      share.textContent = `${(100 * weight).toFixed(1)}%`;
-      box.append(name, bar, share);
+      bar.style.width = `${100 * share}%`;
+      text.textContent = percent(share);
+      if (range) text.title = `95% interval: ${percent(range[0])} to ${percent(range[1])}`;
+      box.append(name, bar, text);
+    };
+    if (atlas) {
+      atlas.names.forEach((words, c) => {
+        const share = atlas.shares[state.node][c], range = atlas.intervals[state.node][c];
+        if (share <= 0.0005) return;
+        const name = document.createElement("a");
+        name.href = `#cluster-${c}`;
+        name.textContent = brief(words, 20);
+        name.title = atlas.words[c];
+        add(name, c, share, range[0] === null ? null : range);
+      });
+      return;
+    }
+    for (let c = 0; c < k; c++) {
+      const { weight } = ellipse(state.node, state.stop, c, SIDE), name = document.createElement("span");
+      name.textContent = `component ${c}`;
+      if (weight > 0) add(name, c, weight, null);
     }
   }
 
@@ -276,20 +294,31 @@
   const groupCount = new Set(nodes.group).size, legend = byId("legend-gain"), gainLegend = legend.innerHTML;
   const gainClass = dots.map((dot) => [...dot.classList].find((name) => name.startsWith("gain-")));
   function colour(by) {
+    const c = byId("pick-cluster") ? Number(byId("pick-cluster").value) : 0, tone = `c${c % COLOURS}`;
     dots.forEach((dot, i) => {
       dot.classList.toggle(gainClass[i], by === "gain");
       dot.classList.toggle(dot.dataset.group, by === "group");
+      for (let other = 0; other < COLOURS; other++) dot.classList.remove(`c${other}`);
+      if (by === "cluster") dot.classList.add(tone);
+      dot.style.fillOpacity = by === "cluster" ? (0.08 + 0.92 * atlas.shares[i][c]).toFixed(2) : "";
     });
     if (by === "gain") {
       legend.innerHTML = gainLegend;
       return;
     }
     legend.replaceChildren();
+    const item = (css, words) => {
+      const box = document.createElement("span"), dot = document.createElement("i");
+      dot.className = `dot ${css}`;
+      box.append(dot, words);
+      legend.append(box);
+    };
+    if (by === "cluster") {
+      item(tone, `${brief(atlas.names[c])}: fuller where more of a node's rows are in it`);
+      return;
+    }
     for (let g = 0; g < Math.min(groupCount, GROUPS); g++) {
-      const item = document.createElement("span"), dot = document.createElement("i");
-      dot.className = `dot group-${g}`;
-      item.append(dot, `group ${g + 1}${groupCount > GROUPS ? ` (and every ${GROUPS}th after)` : ""}`);
-      legend.append(item);
+      item(`group-${g}`, `group ${g + 1}${groupCount > GROUPS ? ` (and every ${GROUPS}th after)` : ""}`);
     }
   }
   for (const input of document.querySelectorAll("input[name=colour]")) {
@@ -306,6 +335,51 @@
       state.view = v;
       draw();
     });
+  }
+
+  // ---- clusters, and the way to their nodes and back -------------------------------------------
+  // Every name of a cluster is a link to #cluster-c, every name of a node one to #node-i.
+  function onlyCluster(c) {
+    for (const element of document.querySelectorAll("[data-cluster]")) {
+      element.classList.toggle("picked", Number(element.dataset.cluster) === c);
+    }
+    byId("clusters").classList.toggle("alone", c !== null);
+  }
+  function goTo(hash) {
+    const found = /^#(cluster|node)-(\d+)$/.exec(hash);
+    if (!found) return;
+    const i = Number(found[2]);
+    if (found[1] === "node" && i < n) {
+      pick(i);
+      byId("detail").scrollIntoView({ block: "center" });
+    } else if (found[1] === "cluster" && atlas && i < atlas.names.length) {
+      onlyCluster(i);
+      byId("pick-cluster").value = String(i);
+      document.querySelector("input[value=cluster]").checked = true;
+      colour("cluster");
+    }
+  }
+  if (atlas) {
+    fill(byId("pick-cluster"), atlas.names, () => {
+      document.querySelector("input[value=cluster]").checked = true;
+      colour("cluster");
+    });
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest("a");
+      const hash = link && (link.getAttribute("href") || "");
+      if (link && hash === location.hash && hash.startsWith("#cluster-")) { // once more: all again
+        event.preventDefault();
+        history.replaceState(null, "", location.pathname + location.search);
+        onlyCluster(null);
+      } else if (link && link.ownerSVGElement && hash.startsWith("#cluster-")) { // stay at the picture
+        event.preventDefault();
+        history.replaceState(null, "", hash);
+        goTo(hash);
+      } else if (link && hash === location.hash) {
+        goTo(hash);
+      }
+    });
+    addEventListener("hashchange", () => goTo(location.hash));
   }
 
   // ---- the table ------------------------------------------------------------------------------
@@ -360,5 +434,6 @@
   const change = nodes.gain.map((gain) => Math.abs(gain ?? 0));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   pick(change.indexOf(Math.max(...change)));
+  goTo(location.hash);
   document.documentElement.dataset.ready = "yes";
 })();

@@ -6,8 +6,8 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from fedmixtures.report import figures
-from fedmixtures.report.sentences import baseline, headline, story
+from fedmixtures.report import cluster_figures, figures, numbers
+from fedmixtures.report.sentences import baseline, headline, story, title, where
 from fedmixtures.report.svg import shortened
 
 FIRST_NODES = 30
@@ -26,7 +26,9 @@ def render(content: dict[str, Any], static: bool = False) -> str:
     environment.filters |= {
         "signed": figures.signed,
         "size": size,
-        "percent": figures.percent,
+        "percent": numbers.percent,
+        "between": numbers.between,
+        "plain": numbers.plain,
         "short": short,
         "count": count,
         "brief": shortened,
@@ -42,7 +44,15 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         css=part("page.css"),
         script="" if static else part("page.js"),
         data="" if static else embedded(content),
+        title=title(content),
+        where=where(content),
         headline=headline(content),
+        heat=cluster_figures.heat(content),
+        heat_narrow=cluster_figures.heat(content, NARROW),
+        map=cluster_figures.clusters_map(content),
+        map_narrow=cluster_figures.clusters_map(content, NARROW),
+        profiles=cluster_figures.profiles(content),
+        by_use=cluster_figures.in_order_of_use(content) if content.get("atlas") else [],
         story=story(content),
         baseline=baseline(content),
         gains=figures.gains(content),

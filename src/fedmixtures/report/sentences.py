@@ -20,6 +20,35 @@ WHOSE = {
 BASELINES = {"local": "own rows alone", "pooled": "all rows pooled"}
 
 
+def title(content: dict[str, Any]) -> str:
+    """What the page is of: how many clusters, rows and nodes."""
+    shape, atlas = content["shape"], content.get("atlas")
+    if atlas is None:
+        return headline(content)
+    of = lambda count, word: f"{count:,} {word}{'s' * (count != 1)}"
+    rows = f"{of(len(atlas['names']), 'cluster')} in {of(shape['rows'], 'row')}"
+    return rows if shape["nodes"] == 1 else f"{rows} of {of(shape['nodes'], 'node')}"
+
+
+def where(content: dict[str, Any]) -> str:
+    """Whether clusters are found everywhere, in a sentence."""
+    atlas, n = content.get("atlas"), content["shape"]["nodes"]
+    if atlas is None or n == 1:
+        return ""
+    counts = [len(nodes) for nodes in atlas["nodes"]]
+    if len(counts) == 1:
+        return "There is one kind of rows."
+    everywhere, alone = sum(c == n for c in counts), sum(c == 1 for c in counts)
+    if everywhere == len(counts):
+        return "Every cluster is found at every node."
+    parts = [
+        f"{everywhere or 'None'} of them {'is' if everywhere == 1 else 'are'} found at every node"
+    ]
+    if alone:
+        parts.append(f"{alone} at one node alone")
+    return ", ".join(parts) + "."
+
+
 def headline(content: dict[str, Any]) -> str:
     """Whether listening helped, in one sentence."""
     scores, n = content["scores"], content["shape"]["nodes"]
@@ -66,7 +95,7 @@ def heaviest(names: Any, weights: Any) -> str:
     """The level that counts most beside a node's own, in words."""
     others = [i for i, name in enumerate(names) if name != "own"]
     most = others[int(first_greatest(np.array([weights[i] for i in others]), scale=1.0))]
-    return WHOSE.get(names[most], names[most])
+    return WHOSE.get(names[most]) or str(names[most])
 
 
 def capital(words: str) -> str:

@@ -187,7 +187,14 @@ def _block(
     held = data
     if not everybody:
         labels, offsets = tuple(data.labels[i] for i in own), data.offsets[[*own, own[-1] + 1]]
-        held = NodeData(labels, data.rows, data.row_weights, offsets, data.source_index)
+        held = NodeData(
+            labels,
+            data.rows,
+            data.row_weights,
+            offsets,
+            data.source_index,
+            categories=data.categories,
+        )
     return Block(
         held,
         np.asarray(n_components),

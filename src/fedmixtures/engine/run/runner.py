@@ -99,8 +99,8 @@ def _floats(module: eqx.Module) -> eqx.Module:
 
 def scatter(theta: Mixture, layout: Layout, dtype: str) -> tuple[Mixture, ...]:
     """Starting mixtures of all nodes into the blocks; empty places get a harmless one."""
-    k, d = theta.n_components, theta.n_features
-    filler = (np.full(k, 1 / k), np.zeros((k, d)), np.broadcast_to(np.eye(d), (k, d, d)))
+    k, d, g = theta.n_components, theta.n_features, theta.n_continuous
+    filler = (np.full(k, 1 / k), np.zeros((k, d)), np.broadcast_to(np.eye(g), (k, g, g)))
 
     def place(part, empty):
         places = np.broadcast_to(empty, (layout.n_places, *empty.shape)).astype(dtype)

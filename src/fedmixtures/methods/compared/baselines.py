@@ -79,7 +79,8 @@ class EMFits(EMMethod, OneShot):
         EM stops when the mean log-likelihood changes by less than `tol`, or after `max_iter` steps.
     engine
         ``"sklearn"`` is the paper's. ``"jax"`` runs the fits of all nodes and starts together; it
-        alone knows fractional sample weights and a prior, and is taken where cells are missing.
+        alone knows fractional sample weights and a prior, and is taken where cells are missing or
+        there are categories.
     reg_covar, prior
         Ridge on every covariance; common shape that covariances are shrunk to, or None.
     """
@@ -119,7 +120,7 @@ class EMFits(EMMethod, OneShot):
         whole = filled(data)
         counts = dict(zip(data.labels, distinct_rows_of_all(data).counts.tolist(), strict=True))
         _checks.enough_rows(counts, dict(zip(data.labels, ks, strict=True)))
-        by_jax = self.engine == "jax" or data.has_gaps
+        by_jax = self.engine == "jax" or data.has_gaps or bool(data.categories)
         many = by_jax and data.n_nodes >= BATCHED_FROM
 
         def begin(nodes: list[int]) -> list[list[Mixture]]:
@@ -129,7 +130,7 @@ class EMFits(EMMethod, OneShot):
             if many:
                 which = [ks[i] for i in nodes], [seeds[i] for i in nodes]
                 return self._many_starts(whole.at(nodes), *which)
-            return [self._starts(*whole.of(i), ks[i], seeds[i]) for i in nodes]
+            return [self._starts(whole, i, ks[i], seeds[i]) for i in nodes]
 
         # Threads cost more than they bring on tables this narrow, much more on a busy machine.
         with threadpool_limits(1, user_api="blas"):
@@ -196,15 +197,17 @@ class EMFits(EMMethod, OneShot):
         """The starts of many nodes, by k-means in JAX, with draws of its own."""
         drawn = np.array(seeds, dtype=np.uint32)
         found = mixtures_of_many(whole, ks, drawn, self.n_init, self.reg_covar, keep_all=True)
-        found = of_type(found, self.covariance_type)
+        found = of_type(found.with_categories(whole.n_continuous), self.covariance_type)
         each = [found.at(i).trimmed() for i in range(len(found.weights))]
         return [each[i * self.n_init : (i + 1) * self.n_init] for i in range(len(ks))]
 
-    def _starts(self, rows: np.ndarray, counts: np.ndarray, k: int, seed: int) -> list[Mixture]:
+    def _starts(self, data: NodeData, place: int, k: int, seed: int) -> list[Mixture]:
         """The starts scikit-learn would make: one random stream through all of them."""
+        rows, counts = data.of(place)
         found = clusterings(rows, counts, k, self.n_init, seed)
         clustered = lambda labels: clustered_mixture(rows, counts, labels, k, self.reg_covar)
-        return [of_type(clustered(one.labels), self.covariance_type) for one in found]
+        starts = [clustered(one.labels).with_categories(data.n_continuous) for one in found]
+        return [of_type(start, self.covariance_type) for start in starts]
 
     def _run(self, data: NodeData, starts: list[list[Mixture]]) -> BlockFit:
         """EM from all starts of all nodes of a batch."""
@@ -258,6 +261,7 @@ class Local(EMFits):
     """
 
     recipients: ClassVar = "nobody"
+    supports_categories: ClassVar[bool] = True
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int
@@ -282,6 +286,7 @@ class Centralized(EMFits):
 
     moves_rows: ClassVar[bool] = True
     needs_equal_components: ClassVar[bool] = True
+    supports_categories: ClassVar[bool] = True
 
     def fit(
         self, data: NodeData, n_components: Sequence[int], theta: Mixture | None, seed: int

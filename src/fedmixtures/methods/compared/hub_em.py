@@ -59,6 +59,7 @@ class FedEM(EMMethod, HubProgram):
     """
 
     needs_equal_components: ClassVar[bool] = True
+    supports_categories: ClassVar[bool] = True
 
     def prepare(self, theta: Mixture, participants: Participants) -> Prepared:
         """Nodes send centres and covariances, the hub one start for all."""

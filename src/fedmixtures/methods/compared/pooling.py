@@ -113,8 +113,8 @@ def clustered_start(theta: Mixture, participants: Participants) -> Mixture:
     with threadpool_limits(1):
         cluster = tightest_clustering(centres, None, k, N_INIT, participants.seed)
     means = np.stack([centres[cluster == c].mean(0) for c in range(k)])
-    covariance = theta.covariances.reshape(-1, d, d).mean(0)
-    return Mixture(np.full(k, 1 / k), means, np.broadcast_to(covariance, (k, d, d)))
+    covariance = theta.covariances.reshape(-1, *theta.covariances.shape[-2:]).mean(0)
+    return Mixture(np.full(k, 1 / k), means, np.repeat(covariance[None], k, axis=0))
 
 
 def aligned_start(theta: Mixture, participants: Participants, n_orders: int = 50) -> Mixture:

@@ -21,7 +21,6 @@ from fedmixtures.methods.protocol import Sum
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
 from fedmixtures.methods.trust_then_pool.own import Level
 from fedmixtures.methods.trust_then_pool.pool import Everyone, Pooled
-from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture, distinct
 from fedmixtures.mixture.moments import Statistics
 
@@ -65,5 +64,7 @@ def _units_of(theta: Mixture, covariance_type: str) -> Units:
     """Centre and scale of the rows that a mixture (1, ...) stands for."""
     weights, means, covariances = (part[0] for part in theta.parts)
     centre = cast(np.ndarray, weights @ means)  # of NumPy mixtures, as levels are
-    variance = weights @ (np.diagonal(covariances, axis1=1, axis2=2) + (means - centre) ** 2)
-    return Units(centre, TYPES[covariance_type].scales(np.sqrt(variance)))
+    g = theta.n_continuous
+    variance = weights @ (means - centre) ** 2
+    variance[:g] += weights @ np.diagonal(covariances, axis1=1, axis2=2)
+    return Units.of(centre, np.sqrt(variance), g, covariance_type)

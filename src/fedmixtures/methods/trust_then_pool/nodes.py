@@ -12,7 +12,6 @@ from fedmixtures.fits.rows import FoldedRows
 from fedmixtures.fits.units import TINY, Units, cell_sums, sums_of_squares
 from fedmixtures.kernels.arrays import Segments, at
 from fedmixtures.methods.protocol import Block, Request, Sum
-from fedmixtures.mixture.covariance_types import TYPES
 
 
 def common_units(block: Block, covariance_type: str = "full") -> Generator[Request, Any, Units]:
@@ -30,7 +29,7 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
     squares = yield Sum(sums_of_squares(*table, rows_of, centre), None, spread)
     scale = np.sqrt(np.asarray(at(squares, slice(0, 1)))[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
-    return Units(centre, TYPES[covariance_type].scales(np.where(constant, 0.0, scale)))
+    return Units.of(centre, np.where(constant, 0.0, scale), data.n_continuous, covariance_type)
 
 
 class Nodes(FoldedRows):

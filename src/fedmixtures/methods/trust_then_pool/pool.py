@@ -203,7 +203,8 @@ def _widened(theta: Mixture) -> Mixture:
     """Mixtures at the same places with equal weights, each as wide as the whole mixture."""
     weights, means, covariances = theta.parts
     off = means - xp.einsum("nk,nki->ni", weights, means)[:, None]
-    spread = covariances + off[..., :, None] * off[..., None, :]
+    varying = off[..., : theta.n_continuous]
+    spread = covariances + varying[..., :, None] * varying[..., None, :]
     whole = xp.einsum("nk,nkij->nij", weights, spread)[:, None]
     equal = (weights > 0) / (weights > 0).sum(-1, keepdims=True)
     return Mixture(equal.astype(weights.dtype), means, xp.repeat(whole, means.shape[1], axis=1))

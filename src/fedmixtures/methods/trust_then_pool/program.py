@@ -88,6 +88,7 @@ class TrustThenPool(Protocol):
     """
 
     supports_missing: ClassVar[bool] = True
+    supports_categories: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
     sends: ClassVar[tuple[type, ...]] = (Release, PerNeighbour, Connect, Sum)
     transforms_columns: ClassVar[bool] = True
