@@ -54,6 +54,22 @@ def test_a_hub_and_a_hospital(tmp_path, monkeypatch):
     assert check_site(kit) == ["class_allow_list is not our executor alone"]
 
 
+def test_another_s_answer_gets_a_sentence(tmp_path, home):
+    from fedmixtures.federation.nvflare import enrol
+
+    request, _ = enrol.request_site(tmp_path / "h1", "hospital-1", "localhost", 8102)
+    with pytest.raises(ValueError, match="is no answer of `federate approve`"):
+        enrol.package(tmp_path / "h1", "hospital-1", request, "SHA256:00")
+    enrol.init_hub(tmp_path / "hub", "localhost", 8102)
+    signed = enrol.approve(tmp_path / "hub", request, "hospital-1", "site")
+    with pytest.raises(ValueError, match="the hub's answer to 'hospital-1', not to 'hospital-2'"):
+        enrol.package(tmp_path / "h2", "hospital-2", signed, "SHA256:00")
+    with pytest.raises(ValueError, match="holds no request of 'hospital-1'"):
+        enrol.package(tmp_path / "elsewhere", "hospital-1", signed, "SHA256:00")
+    with pytest.raises(ValueError, match="could not be packed. Is --fingerprint"):
+        enrol.package(tmp_path / "h1", "hospital-1", signed, "SHA256:00")
+
+
 def test_a_pinned_key_is_never_replaced(tmp_path):
     path, first, second = tmp_path / "roster.toml", SiteKey.generate(), SiteKey.generate()
     assert pin(path, "hospital-2", first.public, "site") == fingerprint(first.public)

@@ -1,9 +1,12 @@
-"""The page "Three hospitals", command by command, and a job with code at sites that joined so."""
+"""The page "Three hospitals" to the letter, and a job with code at sites that joined so."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,127 +16,162 @@ import numpy as np
 import pytest
 
 from deployed import a_fit
-from federated import engine_solution, record, same_bits, site_rows
-from fedmixtures import Mixture
-from fedmixtures.estimators.scale import Scale
+from federated import record
+from fedmixtures import load
+from fedmixtures.federation.in_process import InProcessRounds
+from fedmixtures.federation.job import SignedJob, read_job
+from fedmixtures.federation.node.kept import folder_of
+from fedmixtures.federation.node.node import Node
+from fedmixtures.federation.node.site import SiteConfig
+from fedmixtures.federation.wire.roster import Roster
+from fedmixtures.federation.wire.sealing import SiteKey
+from runbook import HOSPITALS, RESEARCHER, ROWS, as_at, blocks, job
 
 pytest.importorskip("nvflare")
 pytestmark = [
     pytest.mark.silos,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
-HOSPITALS = ("hospital-1", "hospital-2", "hospital-3")
-RESEARCHER = "researcher@uni.example"
-ROWS = dict(zip(HOSPITALS, site_rows().values(), strict=False))
-JOB = """
-name = "bmi-groups"
-features = ["age", "bmi"]
-sites = ["hospital-1", "hospital-2", "hospital-3"]
-edges = [["hospital-1", "hospital-2"], ["hospital-2", "hospital-3", 0.5]]
-components = 3
-rounds = 15
-seed = 0
-shift = [1.0, 2.0]
-scale = [2.0, 0.5]
-method = "gtv-mmd"
-settings = { alpha = 1.0 }
-feasible = { min_weight = 0.01, max_mean_norm = 20.0, min_variance = 0.001, max_variance = 20.0 }
-collector = "researcher@uni.example"
-"""
+REQUEST, ANSWER = ".request.zip", ".signed.zip"
 
 
-def federate(*arguments, cwd: Path) -> str:
+def called(words, cwd: Path) -> str:
     """Run the command as a user does; what it printed."""
-    command = [str(Path(sys.executable).parent / "fedmixtures"), "federate", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [str(Path(sys.executable).parent / words[0]), *words[1:]]
+    environment = os.environ | {"COLUMNS": "400"}
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=600, env=environment
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
 
 class Hospitals:
-    """Four institutions in four folders; only what the page says is carried between them."""
+    """Five parties in five folders, by the page; only what it says is carried between them."""
 
     def __init__(self, folder: Path):
         from fedmixtures.federation.nvflare.one_machine import Party, free_port
 
-        self.folder, port = folder, free_port()
-        told = federate("init-hub", "hub", "--host", "localhost", "--port", port, cwd=folder)
-        mark = re.search(r"SHA256:[0-9A-F:]+", told).group()
-        keys, self.kits = {}, {"hub": folder / "hub/kits/fedmixtures/prod_00/localhost"}
-        for name in (*HOSPITALS, RESEARCHER):
-            own = folder / f"at-{name}"
+        self.folder, self.hub = folder, f"localhost:{free_port()}"
+        self.at = {name: folder / f"at-{name}" for name in ("hub", *HOSPITALS, RESEARCHER)}
+        self.keys: dict[str, str] = {}
+        self.mark, self.parties, self.told = "", [], {}
+        self.party = Party
+        for name, own in self.at.items():
             own.mkdir()
-            role = ["--researcher"] if name == RESEARCHER else []
-            told = federate("join", name, *role, "--hub", f"localhost:{port}", cwd=own)
-            keys[name] = re.search(r"\b[0-9a-f]{64,128}\b", told).group()
-            request = own / name / name / f"{name}.request.zip"
-            shown = federate("approve", request, "--hub", "hub", cwd=folder)
-            kind = "researcher" if role else "site"
-            assert f"a certificate of {name!r} as a {kind}" in " ".join(shown.split())
-            assert not list(request.parent.glob("*.signed.zip"))
-            asked = ["--name", name, "--role", kind]
-            federate("approve", request, "--hub", "hub", *asked, cwd=folder)
-            signed = str(request).replace(".request.", ".signed.")
-            answer = ["--signed", signed, "--fingerprint", mark, *role]
-            if name != RESEARCHER:
+            if name in HOSPITALS:
                 lines = [",".join(map(repr, row)) for row in ROWS[name].tolist()]
-                (own / "rows.csv").write_text("\n".join(["age,bmi", *lines]) + "\n")
-                answer += ["--data", "rows.csv", "--columns", "age,bmi"]
-            federate("join", name, *answer, cwd=own)
-            self.kits[name] = own / name / "kits/fedmixtures/prod_00" / name
-        for name in (*HOSPITALS, RESEARCHER):
-            for other in {*HOSPITALS, RESEARCHER} - {name}:
-                roster = ["--roster", f"{name}/roster.toml"]
-                roster += ["--researcher"] if other == RESEARCHER else []
-                federate("trust", other, keys[other], *roster, cwd=folder / f"at-{name}")
-        for name in HOSPITALS:  # unrounded, to be compared with the engine's models
-            path = self.kits[name] / "local" / "fedmixtures.toml"
-            text = path.read_text()
-            if name != HOSPITALS[2]:  # which does not give its model away
-                text = text.replace("share_result = false", "share_result = true")
-            text = text.replace('methods = ["trust"]', 'methods = ["gtv-mmd"]')
-            path.write_text(text.replace("rounding = 0.2", "rounding = 0.0"))
-        self.parties = [Party(self.kits[name]) for name in ("hub", *HOSPITALS)]
+                (own / "patients.csv").write_text("\n".join(["age,bmi", *lines]) + "\n")
+                for new in ("new-patients.csv", "ward-7.csv"):
+                    (own / new).write_text("\n".join(["age,bmi", *lines[:30]]) + "\n")
+        (self.at[RESEARCHER] / "job.toml").write_text(job())
+
+    def here(self, name: str, words: list[str]) -> list[str]:
+        """What stands for something on the page, as it is here."""
+        host, port = self.hub.split(":")
+        known = {
+            "hub.example.org": host, "8002": port, "hub.example.org:8002": self.hub,
+            "SHA256:...": self.mark, "/data/patients.csv": "patients.csv",
+            "MODEL": getattr(self, "model", {}).get(name, ""),
+        }  # fmt: skip
+        if "trust" in words[:3]:
+            known["KEY"] = self.keys.get(words[3], "")
+        return [known.get(word, word) for word in words]
+
+    def do(self, name: str, words: list[str]) -> None:
+        """One command of the page."""
+        own = self.at[name]
+        if words[0].endswith("start.sh"):
+            assert (own / words[0]).is_file()
+            party = self.party(own / Path(words[0]).parents[1])
+            self.parties.append(party)
+            party.start()
+            return
+        told = called(self.here(name, words), own)
+        self.told[name, " ".join(words[1:3])] = told
+        if words[1:3] == ["federate", "init-hub"]:
+            self.mark = re.search(r"SHA256:[0-9A-F:]+", told).group()
+        if words[1:3] == ["federate", "join"] and "--hub" in words:
+            self.keys[name] = re.search(r"\b[0-9a-f]{64,128}\b", told).group()
+            request = own / f"{name}{REQUEST}"
+            shutil.copy(request, self.at["hub"])
+        if words[1:3] == ["federate", "models"]:
+            self.model = {**getattr(self, "model", {}), name: told.splitlines()[0]}
+
+    def approve(self, commands: list[list[str]], name: str) -> None:
+        """The hub's block for one request, and the answer sent back."""
+        role = "researcher" if name == RESEARCHER else "site"
+        for words in commands:
+            asked = [role if word == "site" else word.replace(HOSPITALS[0], name) for word in words]
+            self.do("hub", asked)
+        shown = self.told["hub", "federate approve"]
+        assert f"a certificate of {name!r} as a {role}" in shown
+        shutil.copy(self.at["hub"] / f"{name}{ANSWER}", self.at[name])
+
+
+def follow(made: Hospitals) -> None:
+    """The page from its first command to its last."""
+    (asking,) = [of for at, of in blocks() if at == "researcher" and "--hub" in of[0]]
+    (approving,) = [of for at, of in blocks() if of[0][2] == "approve"]
+    for place, commands in blocks():
+        if commands == approving:
+            for words in asking:  # its key is known before the hospitals pin it
+                made.do(RESEARCHER, words)
+            for name in (*HOSPITALS, RESEARCHER):
+                made.approve(commands, name)
+        elif place == HOSPITALS[0]:
+            for name in HOSPITALS:
+                for words in commands:
+                    made.do(name, as_at(name, words))
+        elif commands != asking:
+            for words in commands:
+                made.do(RESEARCHER if place == "researcher" else place, words)
 
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, home):
     made = Hospitals(tmp_path_factory.mktemp("hospitals"))
     try:
-        for party in made.parties:
-            party.start()
+        follow(made)
         yield made
     finally:
         for party in made.parties:
             party.stop()
 
 
-def test_three_hospitals(hospitals):
-    from fedmixtures.federation.job import read_job
+def test_the_page_to_the_letter(hospitals, tmp_path):
+    """Four institutions and a researcher, the default method; nobody edits a file."""
+    told = hospitals.told
+    collected = told[RESEARCHER, "federate collect"]
+    assert all(f"{name}: released nothing" in collected for name in HOSPITALS)  # by their files
+    assert all(name in told[RESEARCHER, "federate status"] for name in HOSPITALS)
+    again = in_process(hospitals, tmp_path)
+    for name in HOSPITALS:
+        assert f"{name} took part in the job 'bmi-groups'" in told[name, "explain MODEL"]
+        pair = [load(folder).levels_.theta.parts for folder in (hospitals.model[name], again[name])]
+        largest = max(np.abs(one - other).max() for one, other in zip(*pair, strict=True))
+        assert largest < 1e-6
+        own = hospitals.at[name]
+        assert (own / Path(hospitals.model[name]) / "report.html").is_file()
+        assert (own / "groups.csv").is_file()
+        assert list(load(own / "with-ward-7").nodes_) == [name, "ward-7"]
+    record("hospitals", seed=0, commands="all of docs/federation.md", files_edited=0,
+           largest_difference_from_the_same_sites_in_process=largest)  # fmt: skip
 
-    own = hospitals.folder / f"at-{RESEARCHER}"
-    (own / "job.toml").write_text(JOB)
-    who = ["--kit", hospitals.kits[RESEARCHER], "--user", RESEARCHER]
-    began = time.time()
-    key = ["--key", f"{RESEARCHER}/site.key"]
-    federate("submit", "job.toml", *who, *key, "--out", "result", cwd=own)
-    took = time.time() - began
-    told = federate("status", *who, cwd=own)
-    assert all(name in told.splitlines()[0] for name in HOSPITALS)
-    keys = ["--key", f"{RESEARCHER}/site.key", "--roster", f"{RESEARCHER}/roster.toml"]
-    told = federate("collect", "result", *keys, cwd=own)
-    assert "hospital-3: released nothing" in told
-    found = json.loads((own / "result" / "models.json").read_text())
-    assert set(found) == set(HOSPITALS[:2])
-    job = read_job(own / "job.toml")
-    units = Scale(np.array(job.shift), np.array(job.scale))
-    scaled = {name: units.scaled(rows) for name, rows in ROWS.items()}
-    alone = engine_solution(job, scaled, block_size=1)
-    for name, parts in found.items():
-        model = Mixture(**{k: np.array(v) for k, v in parts.items()})
-        assert same_bits(model, units.original(alone.mixture(name)))
-    record("hospitals", seed=job.seed, commands="init-hub, join, approve, trust, submit, status, "
-           "collect", models_bitwise_those_of_the_engine=True, seconds_of_submit=took)  # fmt: skip
+
+def in_process(hospitals: Hospitals, folder: Path) -> dict[str, Path]:
+    """The same sites by their own files in this process, with other accounts."""
+    wanted = read_job(hospitals.at[RESEARCHER] / "job.toml")
+    nodes = {}
+    for name in HOSPITALS:
+        at = hospitals.at[name] / name
+        config = SiteConfig.load(at / "kit" / "local" / "fedmixtures.toml")
+        own = dataclasses.replace(config, state=folder / name, key=folder / f"{name}.key")
+        key, roster = SiteKey.load(config.key), Roster.load(config.roster)
+        nodes[name] = Node(own, key, roster, config.read_rows())
+    key = SiteKey.load(hospitals.at[RESEARCHER] / RESEARCHER / "site.key")
+    InProcessRounds(nodes, SignedJob.by(RESEARCHER, key, wanted)).run()
+    return {name: folder_of(node.config, wanted) for name, node in nodes.items()}
 
 
 def job_with_code(folder: Path) -> tuple[Path, Path]:
@@ -162,14 +200,14 @@ def test_a_job_with_code_is_refused(hospitals, tmp_path, hub):
 
     if hub != "as we set it up":
         hospitals.parties[0].stop()
-        path = hospitals.kits["hub"] / "local" / "authorization.json"
+        path = hospitals.at["hub"] / "hub" / "kit" / "local" / "authorization.json"
         rights = json.loads(path.read_text())
         for role in ("lead", "project_admin"):
             rights["permissions"][role]["byoc"] = "any"
         path.write_text(json.dumps(rights))
         hospitals.parties[0].start()
     folder, marker = job_with_code(tmp_path)
-    driver = Driver(hospitals.kits[RESEARCHER], RESEARCHER)
+    driver = Driver(hospitals.at[RESEARCHER] / RESEARCHER / "kit", RESEARCHER)
     try:
         driver.wait_for(HOSPITALS, 180)
         status = _submitted(driver.session(), folder)

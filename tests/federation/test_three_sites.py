@@ -39,6 +39,11 @@ def test_three_sites_one_killed_and_back(tmp_path, home):
     assert "lost" in outcomes
     assert record.segments[-1]["first_round"] >= 5
     assert record.absent == []
+    told = record.segments[-1]["progress"]  # as `federate watch` shows it
+    jobs, models = zip(*(told[name]["left"] for name in NAMES), strict=True)
+    assert set(jobs) == {999}
+    assert all(10**6 - 151 <= n < 10**6 for n in models)  # when the last segment began
+    assert {how["at"] for how in told.values()} == {"models"}
     alone = engine_solution(job, rows, block_size=1)
     for config in machine.configs():  # each site has its model, also one that was killed
         np.testing.assert_allclose(

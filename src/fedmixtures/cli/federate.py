@@ -134,7 +134,7 @@ def submit(
         --standardize is in one process: nobody sees all rows to take them from, so give round
         numbers that everybody knows.
     kit
-        The researcher's kit.
+        The researcher's kit: the link `kit` in the folder of `federate join`.
     user
         The researcher's name in the kit and on the sites' rosters.
     key
@@ -202,18 +202,60 @@ def status(*, kit: Path, user: str) -> None:
     """
     need_nvflare()
     from fedmixtures.federation.nvflare.driver import Driver
+    from fedmixtures.federation.watching import in_lines, look
 
     with silos(), closing(Driver(kit, user)) as driver:
         driver.session(patience=20.0)
-        say(f"connected: {', '.join(driver.connected()) or 'nobody'}")
-        for listed in driver.session().list_jobs():
-            say(f"{listed.get('job_name')}  {listed.get('status')}  {listed.get('job_id')}")
-            if "RUNNING" in str(listed.get("status")):
-                for site, how in driver.progress(listed["job_id"]).items():
-                    waiting = ", ".join(how["waiting_for"])
-                    say(
-                        f"  {site}: round {how['round']}" + f", waits for {waiting}" * bool(waiting)
-                    )
+        for line in in_lines(look(driver)):
+            say(line)
+
+
+@federate.command
+def watch(
+    *,
+    kit: Path,
+    user: str,
+    page: Path | None = None,
+    every: float = 2.0,
+    looks: int | None = None,
+) -> None:
+    """Watch runs: who is there, which step, what was refused and why, what budgets have left.
+
+    Nothing about rows is shown: the hub does not know it. Ctrl-C ends it, and no run with it.
+
+    Parameters
+    ----------
+    kit
+        The researcher's kit: the link `kit` in the folder of `federate join`.
+    user
+        The researcher's name in the kit.
+    page
+        Also write a page to this file, again at every look; a browser that shows it follows.
+    every
+        Seconds between two looks.
+    looks
+        End after so many; unless given, go on.
+    """
+    need_nvflare()
+    import time
+    from itertools import count, islice
+
+    from rich.live import Live
+
+    from fedmixtures.cli.main import console
+    from fedmixtures.federation.nvflare.driver import Driver
+    from fedmixtures.federation.watching import as_page, in_lines, look
+    from fedmixtures.io.runs import write_text
+
+    with silos(), closing(Driver(kit, user)) as driver, Live(console=console()) as live:
+        driver.session(patience=20.0)
+        known: dict[str, dict] = {}
+        for number in islice(count(), looks):
+            time.sleep(every if number else 0.0)
+            seen = look(driver, known)
+            live.update("\n".join(in_lines(seen)))
+            if page is not None:
+                write_text(page, as_page(seen, every))
 
 
 @federate.command
@@ -382,6 +424,8 @@ def join(
         Columns to use, in the order agreed between the sites.
     """
     need_nvflare()
+    import shutil
+
     from fedmixtures.federation.nvflare import enrol
     from fedmixtures.federation.wire import sealing
 
@@ -391,7 +435,11 @@ def join(
         if not host or not port.isdigit():
             raise ValueError("give --hub as name:port, for example hub.example.org:8002")
         make = enrol.request_researcher if researcher else enrol.request_site
-        request, public = make(folder, name, host, int(port))
+        made, public = make(folder, name, host, int(port))
+        request = Path(made.name)
+        if request.exists():
+            raise ValueError(f"{str(request)!r} already exists: move it, then ask again.")
+        shutil.copyfile(made, request)
         say(f"Send to the hub: {request}")
         say(f"Send to the other sites, not through the hub: {public}")
         say(f"and compare by telephone: {sealing.fingerprint(public)}")

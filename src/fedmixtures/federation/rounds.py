@@ -89,6 +89,8 @@ class SiteRounds:
         self.partners = set(job.neighbours(site))
         self.fresh: set[str] = set()
         self.round = -1
+        self.at = ""
+        """What the site is at: what its last messages are of."""
         self.reply: Frame | None = None
 
     @property
@@ -137,4 +139,5 @@ class SiteRounds:
     def _stands(self, reply: Frame) -> list[Parcel]:
         self.reply, self.round, self.fresh = reply, reply.head["round"], set()
         self.partners = set(reply.head["partners"])
+        self.at = reply.head.get("step") or self.at
         return parcels_of(reply)

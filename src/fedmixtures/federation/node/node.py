@@ -36,7 +36,14 @@ from fedmixtures.federation.node.session import Refused, Session
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import LocalLog
 from fedmixtures.federation.wire.frames import NODE_SCHEMA, Frame, FrameError, is_count
-from fedmixtures.federation.wire.message import ModelRefused
+from fedmixtures.federation.wire.message import (
+    IntegerMessage,
+    MaskedShare,
+    ModelMessage,
+    ModelRefused,
+    PrivateModelMessage,
+    Silence,
+)
 from fedmixtures.federation.wire.roster import NotOnRoster, Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, is_signed
 from fedmixtures.kernels.compiling import compilation_cache
@@ -44,6 +51,14 @@ from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.arithmetic import double
 
 MAX_SESSIONS = 2
+STEPS = {
+    ModelMessage: "models",
+    PrivateModelMessage: "models",
+    Silence: "models",  # nobody is told which of the two it is
+    IntegerMessage: "network",
+    MaskedShare: "sums",
+}
+"""What a site is at, for whoever watches: what its last messages are of."""
 AnySession = Session | ProtocolSession
 EXPECTED = (
     FrameError, JobError, JobRefused, Refused, GateRefusal, BudgetSpent, NotOnRoster, SumRefused
@@ -141,7 +156,8 @@ class Node:
         self.log.write("hello", job=job.key, name=job.name, signer=signed.signer,
                        rounds=session.available()[-1])  # fmt: skip
         gone = session.gone if isinstance(session, ProtocolSession) else []
-        return self._reply("hello", session, rounds=session.available(), gone=gone)
+        left = list(self.releases.left())
+        return self._reply("hello", session, rounds=session.available(), gone=gone, left=left)
 
     def _verify(self, signed: SignedJob) -> None:
         """Only a researcher whom this site has pinned can have it work."""
@@ -317,7 +333,9 @@ class Node:
             event = new[destination].in_words() if new else {"again": True}
             about = {"job": session.job.key, "round": session.round, "to": destination}
             self.log.write("sent", **about, bytes=len(box), **event)
-        return self._reply(kind, session, boxes=listed, segments=boxes, **entries)
+        kinds = [type(release.message) for release in new.values()]
+        step = STEPS.get(kinds[0], "others") if kinds else ""
+        return self._reply(kind, session, boxes=listed, segments=boxes, step=step, **entries)
 
     def _reply(
         self,

@@ -31,6 +31,7 @@ from fedmixtures.federation.rounds import common_round, hello
 from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
 
 OUTCOME, RESULTS = "outcome.json", "sealed_results"
+KNOWN_STEPS = ("models", "network", "sums", "others")
 
 
 class RoundsController(Controller):
@@ -97,11 +98,16 @@ class RoundsController(Controller):
         if site not in self.job.n_components or not is_count(t):
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         known, refused = (*self.job.n_components, NOBODY), head.get("rejected")
+        left, reasons = head.get("left"), head.get("reasons")
+        reasons = reasons if isinstance(reasons, dict) else {}
         waiting, refused = head.get("waiting_for"), refused if isinstance(refused, dict) else {}
         how = {
             "round": t,
             "waiting_for": [s for s in waiting if s in known] if isinstance(waiting, list) else [],
             "rejected": {s: n for s, n in refused.items() if s in known and is_count(n)},
+            "at": head["at"] if head.get("at") in KNOWN_STEPS else "",
+            "left": left if isinstance(left, list) and all(map(is_count, left)) else [],
+            "reasons": {s: str(r)[:200] for s, r in reasons.items() if s in known},
         }
         with self.lock:
             self.seen[site], self.progress[site] = time.monotonic(), how

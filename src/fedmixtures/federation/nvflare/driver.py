@@ -209,6 +209,17 @@ class Driver:
         found = stats.get("server", stats) if isinstance(stats, dict) else {}
         return found.get("fedmixtures", {}) if isinstance(found, dict) else {}
 
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs of the hub, as it lists them."""
+        return self.session().list_jobs() or []
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        """How a job has ended, of one that this researcher has submitted."""
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(self.session().download_job_result(job_id, folder))
+            found = next(iter(place.rglob(OUTCOME)), None)
+            return {} if found is None else json.loads(found.read_text())
+
     def _outcome(self, job_id: str, job: Job, status: str, record: FitRecord) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             try:

@@ -32,6 +32,8 @@ from fedmixtures.federation.wire.sealing import SiteKey
 from fedmixtures.io.storage import write_durably
 
 PROFILE, AUTHORITY = "profile.yaml", "ca"
+KIT = "kit"
+"""In the folder of whoever has joined: what `--kit` names, and what is started."""
 ROLES_OF_CERTIFICATES = {"server": "hub", "client": "site", "lead": "researcher"}
 """What NVFlare's types of certificates are here; a request for any other is refused."""
 
@@ -90,15 +92,42 @@ def read_request(zip_file: Path) -> tuple[str, str]:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
+    request = _only(zip_file, ".csr", "request of `federate join`")
     try:
-        with zipfile.ZipFile(zip_file) as content:
-            (path,) = [name for name in content.namelist() if name.endswith(".csr")]
-            subject = x509.load_pem_x509_csr(content.read(path)).subject
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{str(zip_file)!r} is no request of `federate join`: {error}") from None
+        subject = x509.load_pem_x509_csr(request).subject
+    except ValueError as error:
+        raise ValueError(f"{str(zip_file)!r} holds a damaged request: {error}") from None
     entry = lambda kind: [str(part.value) for part in subject.get_attributes_for_oid(kind)]
     name, kind = entry(NameOID.COMMON_NAME), entry(x509.ObjectIdentifier("1.2.840.113549.1.9.2"))
     return "".join(name), ROLES_OF_CERTIFICATES.get("".join(kind), "".join(kind) or "nothing")
+
+
+def read_answer(zip_file: Path) -> str:
+    """The name that a hub's answer is for, from the certificate in it."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    what = "answer of `federate approve`"
+    found = _only(zip_file, ".crt", what)
+    try:
+        subject = x509.load_pem_x509_certificate(found).subject
+    except ValueError as error:
+        raise ValueError(f"{str(zip_file)!r} holds a damaged certificate: {error}") from None
+    return "".join(str(p.value) for p in subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+
+
+def _only(zip_file: Path, ending: str, what: str) -> bytes:
+    """The one file with this ending in a zip that is to be a request, or an answer."""
+    try:
+        with zipfile.ZipFile(zip_file) as content:
+            paths = [name for name in content.namelist() if name.endswith(ending)]
+            if len(paths) == 1:
+                return content.read(paths[0])
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {str(zip_file)!r}.") from None
+    except (OSError, zipfile.BadZipFile):
+        pass
+    raise ValueError(f"{str(zip_file)!r} is no {what}. Ask whoever sent it for that file.")
 
 
 def approve(folder: Path, zip_file: Path, name: str, role: str) -> Path:
@@ -118,12 +147,31 @@ def approve(folder: Path, zip_file: Path, name: str, role: str) -> Path:
 
 
 def package(folder: Path, name: str, signed: Path, mark: str) -> Path:
-    """The kit from the hub's answer, if its authority has the fingerprint that was agreed."""
-    nvflare(
-        "package", str(signed), "-w", str(folder / "kits"),
-        "--request-dir", str(folder / name), "--fingerprint", mark,
-    )  # fmt: skip
-    return folder / "kits" / PROJECT / "prod_00" / name
+    """The kit from the hub's answer, if its authority has the fingerprint that was agreed.
+
+    It is in NVFlare's own folders, and the link ``kit`` leads to it.
+    """
+    if (found := read_answer(signed)) != name:
+        raise ValueError(f"{str(signed)!r} is the hub's answer to {found!r}, not to {name!r}.")
+    if not (folder / name).is_dir():
+        raise ValueError(
+            f"{str(folder)!r} holds no request of {name!r}: its private key is where `federate "
+            f"join {name} --hub ...` was called. Call this there."
+        )
+    try:
+        nvflare(
+            "package", str(signed), "-w", str(folder / "kits"),
+            "--request-dir", str(folder / name), "--fingerprint", mark,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ValueError(
+            f"the kit of {name!r} could not be packed. Is --fingerprint what the hub's "
+            f"administrator reads out, and {str(signed)!r} the answer to your last request? {error}"
+        ) from None
+    kit = Path("kits", PROJECT, "prod_00", name)
+    (folder / KIT).unlink(missing_ok=True)
+    (folder / KIT).symlink_to(kit, target_is_directory=True)
+    return folder / KIT
 
 
 def finish_site(

@@ -38,6 +38,8 @@ AHEAD = 2
 LAST_WORDS = 30.0
 """Seconds the last boxes may take to arrive when the node itself is done."""
 LOGGED_REFUSALS, SILENT_AFTER = 100, 3.0
+MOST_WORDS = 120
+"""Letters of a reason that the hub is told."""
 
 
 class NodeExecutor(Executor):
@@ -92,6 +94,7 @@ class NodeExecutor(Executor):
         """Count it for the hub's eyes; note the first ones in the local log."""
         if self.heartbeat is not None:
             self.heartbeat.rejected[source] += 1
+            self.heartbeat.reasons[source] = reason[:MOST_WORDS]
             if self.node is not None and self.heartbeat.rejected.total() <= LOGGED_REFUSALS:
                 size = len(data) if isinstance(data, (bytes, bytearray)) else None
                 self.node.log.write("turned away", claims=source, bytes=size, reason=reason)
@@ -130,6 +133,8 @@ class NodeExecutor(Executor):
                 return request("refused", site=name, reason=reason)
         reply = asked(self._ask, frame)
         self.job = Job.from_plain(frame.head["job"])
+        if self.heartbeat is not None:
+            self.heartbeat.left = reply.head["left"]
         return reply
 
     def _loaded(self, fl_ctx: FLContext, name: str) -> Any:
@@ -162,6 +167,7 @@ class NodeExecutor(Executor):
             parcels = site.begin(head["round"])
             while not abort.triggered:
                 self.round = heartbeat.round = site.round
+                heartbeat.at = site.at
                 outbox.send(parcels)
                 if site.is_over:  # where nobody will speak to it, it holds and the others end
                     patience = LAST_WORDS
@@ -185,7 +191,9 @@ class NodeExecutor(Executor):
             if arrived := self.mailbox.up_to(t, site.site):
                 for entry in site.take(arrived):
                     known = entry["source"] in site.job.n_components
-                    heartbeat.rejected[entry["source"] if known else NOBODY] += 1
+                    source = entry["source"] if known else NOBODY
+                    heartbeat.rejected[source] += 1
+                    heartbeat.reasons[source] = entry["reason"][:MOST_WORDS]
             late = time.monotonic() > end
             if not site.missing or (late and site.fresh):
                 parcels = site.step()

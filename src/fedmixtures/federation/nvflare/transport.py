@@ -88,14 +88,18 @@ class Mailbox:
 
 
 class Heartbeat:
-    """Tells the hub every second that this site lives, its round and who is silent; nothing else.
+    """Tells the hub every second that this site lives, what it is at, who is silent or refused.
+
+    And how many jobs and models its budget has left; nothing about its rows.
 
     A thread of its own: a site that compiles, or waits for a neighbour that has died, is not dead.
     """
 
     def __init__(self, engine: Any, site: str):
         self.engine, self.site = engine, site
-        self.round, self.waiting_for = 0, []
+        self.round, self.at, self.waiting_for = 0, "", []
+        self.left: list[int] = []
+        self.reasons: dict[str, str] = {}
         self.rejected: Counter[str] = Counter()
         self.closed = threading.Event()
         self.thread = threading.Thread(target=self._speak, daemon=True, name="heartbeat")
@@ -112,6 +116,7 @@ class Heartbeat:
     def say(self) -> None:
         """Tell it now."""
         head = {"site": self.site, "round": self.round, "waiting_for": list(self.waiting_for)}
+        head |= {"at": self.at, "left": self.left, "reasons": dict(self.reasons)}
         message = Shareable()
         message[BODY] = Frame({**head, "rejected": dict(self.rejected)}).encode()
         # Around start and end of a run the way to the hub may be missing.
