@@ -110,7 +110,7 @@ class Method(eqx.Module):
             _checks.same_components(type(self).__name__, n_components)
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
-        """The same method with what it takes from the rows before it begins; by default nothing."""
+        """The method with what it takes from the rows before it begins; by default nothing."""
         return self
 
     @property

@@ -90,7 +90,7 @@ class Mixture(eqx.Module):
         return jax.tree.map(lambda part: part[index], self)
 
     def relabel(self, order: Any) -> Mixture:
-        """The same with components in another order: one for all of a stack, or one for each."""
+        """The mixture with components in another order: one for all of a stack, or one for each."""
         if np.ndim(order) == 1:
             return Mixture(
                 self.weights[..., order],
@@ -113,7 +113,7 @@ class Mixture(eqx.Module):
         return self.to_numpy().relabel(present)
 
     def to_numpy(self) -> Mixture:
-        """The same numbers as float64 NumPy arrays."""
+        """The mixture with float64 NumPy arrays."""
         return jax.tree.map(lambda part: np.asarray(part, dtype=np.float64), self)
 
     @staticmethod
@@ -124,7 +124,7 @@ class Mixture(eqx.Module):
         return jax.tree.map(lambda *parts: np.stack(parts), *padded)
 
     def padded(self, n_components: int) -> Mixture:
-        """The same NumPy mixture with absent components added up to `n_components`."""
+        """The NumPy mixture with absent components added up to `n_components`."""
         extra = n_components - self.n_components
         if extra == 0:
             return self

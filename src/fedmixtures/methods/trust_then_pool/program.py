@@ -141,7 +141,7 @@ class TrustThenPool(Protocol):
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self)
         own = own_level(nodes)
-        message = Broadcast(released(nodes, own), units.common(block.held).rows)
+        message = Broadcast(released(nodes, own), units.common(block.device_data).rows)
         received = Received(nodes, (yield message))
         del message
 
