@@ -15,6 +15,7 @@ from fedmixtures.cli.main import console, say
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.splits import holdout_of
 from fedmixtures.engine.evaluate import Evaluator
+from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import resolve_components, resolve_method
 from fedmixtures.estimators.scale import of_order_one
@@ -138,6 +139,8 @@ def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettin
 
 
 def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    if hasattr(task.problem.method, "n_clusters"):
+        return _found(task, settings)
     from fedmixtures.estimators.selection import components_for
 
     with console().status("choosing k") as status:
@@ -157,6 +160,24 @@ def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
         "curve": {str(k): worth for k, worth in found.curve.items()},
     }
     return task.where(n_components=numbers), dataclasses.replace(settings, **chosen)
+
+
+def _found(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    """Components by rows that fits have not seen, and clusters to be joined of them."""
+    from fedmixtures.estimators.search import search_components
+
+    given = getattr(task.problem.method, "n_clusters", None)
+    with console().status("choosing components") as status:
+        at_least = given if isinstance(given, int) else 1
+        found = search_components(task.problem, at_least, status.update, seed=settings.seed)
+    k = found.n_components
+    say(f"  components chosen by rows that were not fitted: {k}; clusters are joined of them")
+    curve = {str(tried): worth for tried, worth in found.worth.items()}
+    clusters = "auto" if given is None else given
+    chosen = {"k": str(k), "curve": curve, "options": {**settings.options, "n_clusters": clusters}}
+    method = dataclasses.replace(task.problem.method, n_clusters=clusters)
+    new = task.where(method=method, n_components=k)
+    return new, dataclasses.replace(settings, **chosen)
 
 
 def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
@@ -207,6 +228,7 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
         if len(parts) == 1
         else f"{len(parts)} separate parts, the largest of {max(parts)}"
     )
+    words = words_on_default_graph(network) if settings.graph is None else ""
     lines = {
         "rows": f"{table.n_rows:,} ({held:,} held out to judge by)"
         if held
@@ -216,7 +238,7 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
         "features": _checks.listed(table.features, 6).replace("'", ""),
         **left_out_line(table),
         **missing_line(table),
-        "edges": f"{network.n_edges:,}; {connected}",
+        "edges": f"{network.n_edges:,}; {words or connected}",
         "components": components,
         "method": methods or settings.method + coupling,
     }
