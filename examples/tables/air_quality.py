@@ -58,7 +58,7 @@ rows, held = train[["node", *FEATURES]], test[["node", *FEATURES]]
 print(f"{train['node'].nunique()} stations, {len(train)} days to fit, {len(test)} held out")
 
 # 2. Does it pay to listen?
-alone = NetworkGaussianMixture(4, random_state=0).fit(rows, nodes="node")
+alone = NetworkGaussianMixture(4, graph="none", random_state=0).fit(rows, nodes="node")
 model = NetworkGaussianMixture(4, graph="full", random_state=0).fit(rows, nodes="node")
 model.align_components()
 gain = model.score_samples(held, nodes="node") - alone.score_samples(held, nodes="node")

@@ -57,7 +57,7 @@ for seed in range(10):
         NetworkGaussianMixture(3, graph=graph, random_state=seed)
         .fit(table[~held], nodes="node")
         .score_samples(table[held], nodes="node")
-        for graph in (None, "full")
+        for graph in ("none", "full")
     ]
     gains.append(pd.Series(scores[1] - scores[0]).groupby(table["node"][held].to_numpy()).mean())
 gains = pd.DataFrame(gains)

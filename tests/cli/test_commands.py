@@ -370,7 +370,7 @@ def test_compare_takes_the_default_method_and_the_graph_there_is(run, files):
     (files / "few.csv").write_text("\n".join(few) + "\n")
     code, out, err = run("compare few.csv --nodes site --k 1 --repeats 1")
     assert code == 0, err
-    assert "3; connected" in out
+    assert "3; no graph given: everybody may listen to everybody" in out
     for name in ("local", "centralized", NetworkGaussianMixture().method):
         assert f"\n{name} " in out
 
@@ -427,19 +427,19 @@ def test_methods_are_listed_as_they_are(run):
     assert all(name in out for name in METHODS)
 
 
-def test_one_table_without_a_graph(run, files):
-    assert (
-        run("fit data.csv --nodes site --method gtv-mmd --k 2 --rounds 2 --holdout 0 --out run")[0]
-        == 0
-    )
+def test_one_table_without_edges(run, files):
+    how = "--graph none --method gtv-mmd --k 2 --rounds 2 --holdout 0"
+    assert run(f"fit data.csv --nodes site {how} --out run")[0] == 0
     page = (files / "run" / "report.html").read_text()
     assert "One mixture for each of 6 nodes. Nobody listened to anybody." in page
 
 
 @pytest.mark.parametrize("method", ["trust", "local"])
-def test_without_a_graph_no_gain_is_claimed(run, files, method):
+def test_without_edges_no_gain_is_claimed(run, files, method):
     """Not even that of a prior which only the method has."""
-    code, out, err = run(f"fit data.csv --nodes site --method {method} --k 2 --out run")
+    code, out, err = run(
+        f"fit data.csv --nodes site --graph none --method {method} --k 2 --out run"
+    )
     assert code == 0, err
     assert "One mixture for each of 6 nodes. Nobody listened to anybody." in out
     assert "gained" not in out

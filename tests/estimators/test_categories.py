@@ -140,6 +140,14 @@ def test_a_report_says_what_clusters_have(model, tmp_path):
     assert "are in the clusters, pictures show the others" in page
 
 
+def test_a_node_may_lack_a_category_altogether():
+    X, nodes, _ = table(n=30, seed=7)
+    X.loc[nodes == "b", "colour"] = None
+    model = NetworkGaussianMixture(2, graph="full", random_state=0).fit(X, nodes=nodes)
+    np.testing.assert_allclose(model.means_[..., 2:5].sum(-1), 1, atol=1e-6)
+    assert np.isfinite(model.score(table(n=30, seed=8)[0], nodes=nodes))
+
+
 def test_named_columns_of_numbers_are_categories():
     X, nodes, _ = table()
     X["colour"] = X["colour"].map({"blue": 1, "green": 2, "red": 3})

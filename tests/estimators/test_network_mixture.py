@@ -398,7 +398,7 @@ def test_graphs_by_name(case, make):
     assert make(graph="knn:5", n_rounds=1).fit(case.X, nodes=case.nodes).network_.n_edges == 3
     nearest = make(graph="knn:1", n_rounds=1).fit(case.X, nodes=case.nodes)
     assert 2 <= nearest.network_.n_edges <= 3
-    assert make(graph=None, n_rounds=1).fit(case.X, nodes=case.nodes).network_.n_edges == 0
+    assert make(graph="none", n_rounds=1).fit(case.X, nodes=case.nodes).network_.n_edges == 0
 
 
 def test_kmeans_start_object(case, make):

@@ -20,7 +20,7 @@ def test_the_page_of_a_model(case, make, fitted, tmp_path):
         tmp_path / "judged.html", case.X, case.nodes, held_out=(held, case.nodes)
     )
     assert "A held-out row of the median node became" in judged.read_text()
-    alone = make(graph=None).fit(case.X, nodes=case.nodes)
+    alone = make(graph="none").fit(case.X, nodes=case.nodes)
     page = alone.report(tmp_path / "alone.html", case.X, case.nodes, held_out=(held, case.nodes))
     assert "Nobody listened to anybody." in page.read_text()
     static = fitted.report(tmp_path / "static.html", case.X, case.nodes, static=True)

@@ -94,8 +94,8 @@ def test_rounding_between_the_halves_is_forgiven():
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        ("knn", r'None is for no edges, and "knn" needs the data: nearest_neighbours\('),
-        ("ring", r"`graph` is 'ring'. The name known here is \"full\"; None is for no edges"),
+        ("knn", r'"none", for no edges; "knn" needs the data: nearest_neighbours\('),
+        ("ring", r"`graph` is 'ring'. Names known here are \"full\" and \"none\""),
         (7, r"`graph` is a int. Give a networkx Graph"),
         (nx.DiGraph(), r"`graph` is directed \(DiGraph\), but edges here are undirected"),
         (nx.MultiGraph(), r"`graph` is a multigraph \(MultiGraph\)"),

@@ -60,7 +60,9 @@ def compare(
     if table.k == "auto":
         raise ValueError("--k auto is for `fit`. Give compare a number, the same for all methods.")
     check_new(out)
-    settings = table.settings(data, method=chosen[0], graph=table.graph or "knn:5")
+    settings = table.settings(
+        data, method=default_method() if default_method() in chosen else chosen[0]
+    )
     if settings.holdout == 0:
         raise ValueError("--holdout is 0, so there is nothing to compare on. Give, say, 0.2.")
     rows = settings.read_table()

@@ -31,8 +31,9 @@ class TableOptions:
         Column that names the node of each row.
     graph
         Who listens to whom: a CSV with the columns source,target and if you like weight; a GraphML
-        file; `knn:5` for the five nodes with the nearest means; `full`. Without it nobody listens
-        in `fit`, and `compare` takes `knn:5`.
+        file; `knn:5` for the five nodes with the nearest means; `full`; `none`. Without it
+        everybody may listen to everybody up to 300 nodes, beyond that to the 20 nodes most like it;
+        couplings (gtv-...), which take every edge for true, get the five most alike.
     k
         Components of every node: a number, a CSV with the columns node,k, or for `fit` `auto`: one
         number by held-out rows for the default method, for others by BIC (per node where they

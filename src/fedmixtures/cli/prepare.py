@@ -15,6 +15,7 @@ from fedmixtures.cli.main import console, say
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.splits import holdout_of
 from fedmixtures.engine.evaluate import Evaluator
+from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import resolve_components, resolve_method
 from fedmixtures.estimators.scale import of_order_one
@@ -207,6 +208,7 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
         if len(parts) == 1
         else f"{len(parts)} separate parts, the largest of {max(parts)}"
     )
+    words = words_on_default_graph(network) if settings.graph is None else ""
     lines = {
         "rows": f"{table.n_rows:,} ({held:,} held out to judge by)"
         if held
@@ -216,7 +218,7 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
         "features": _checks.listed(table.features, 6).replace("'", ""),
         **left_out_line(table),
         **missing_line(table),
-        "edges": f"{network.n_edges:,}; {connected}",
+        "edges": f"{network.n_edges:,}; {words or connected}",
         "components": components,
         "method": methods or settings.method + coupling,
     }

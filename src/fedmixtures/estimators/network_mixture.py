@@ -29,6 +29,7 @@ from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.atlas import Atlas, checked_names
 from fedmixtures.estimators.columns import warn_of_columns, without_node_column
+from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.names import aligned, named_newcomer, profiles
 from fedmixtures.estimators.node_scores import NodeScores
 from fedmixtures.estimators.problem import Problem
@@ -49,8 +50,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     ----------
     n_components : int or mapping
         Components of every node's mixture, or a mapping from node label to number.
-    graph : Network, networkx.Graph, sparse matrix, edge list, "full", "knn", "knn:5" or None
-        Who listens to whom, by node label. None: nobody.
+    graph : Network, networkx.Graph, sparse matrix, edge list, "full", "none", "knn:5" or None
+        Who may listen to whom, by node label; ``"none"`` is nobody. None: everybody to everybody up
+        to 300 nodes, beyond that to the 20 nodes with the most similar means and standard
+        deviations; for couplings, which take every edge for true, to the five most similar.
     method : str or object
         ``"trust"``: nodes find out whom to pool with; the paper's ``"gtv-mmd"``, ``"gtv-kl"``,
         ``"gtv-euclidean"``; to compare with, ``"local"``, ``"centralized"``, ``"fedkmeans"``,
@@ -255,9 +258,11 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         init = in_units_of_fit(resolve.resolve_start(self.init), transform)
         missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
+        words = words_on_default_graph(problem.network) if self.graph is None else ""
+        edges = f"{problem.network.n_edges:,} edges{f' ({words})' if words else ''}"
+        method = type(problem.method).__name__
         printer.say(
-            f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {problem.network.n_edges:,} "
-            f"edges, by {type(problem.method).__name__}"
+            f"{len(data.rows):,} rows{gaps} of {data.n_nodes:,} nodes, {edges}, by {method}"
         )
         for line in transform.told(self._features()):
             printer.say(line)

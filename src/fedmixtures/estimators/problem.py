@@ -20,6 +20,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.solve import solve
+from fedmixtures.estimators.default_graph import default_graph
 from fedmixtures.estimators.resolve import resolve_components, resolve_graph, resolve_method
 from fedmixtures.estimators.scale import Scale, scale_for
 from fedmixtures.graph.network import Network
@@ -40,6 +41,8 @@ class Problem:
     n_components: list[int]
     scale: Scale | None = None
     """Units of the fit, where they are not those of the rows."""
+    graph_by_default: bool = False
+    """Whether nobody gave a graph: then each method has its own."""
 
     @classmethod
     def of(
@@ -52,9 +55,10 @@ class Problem:
     ) -> Problem:
         """From what a user wrote; `standardize` as for `scale_for`."""
         components = resolve_components(n_components, data.labels)
-        network, method = resolve_graph(graph, data), resolve_method(method)
+        method = resolve_method(method)
+        network = resolve_graph(graph, data, method)
         scale = scale_for(data, method, standardize)
-        return cls(data, network, method, components, scale).checked()
+        return cls(data, network, method, components, scale, graph is None).checked()
 
     def checked(self) -> Problem:
         """Itself, if the method takes it."""
@@ -68,6 +72,8 @@ class Problem:
         if "n_components" in changed:
             numbers = resolve_components(changed["n_components"], self.data.labels)
             changed["n_components"] = numbers
+        if "method" in changed and self.graph_by_default:
+            changed["network"] = default_graph(changed.get("data", self.data), changed["method"])
         new = dataclasses.replace(self, **changed)
         if new.data is self.data and new.scale is self.scale:
             vars(new)["fitted_data"] = self.fitted_data  # rows are scaled once

@@ -12,6 +12,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.estimators.default_graph import default_graph
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
 from fedmixtures.init import KMeansStart, Start
@@ -82,8 +83,10 @@ def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int
     return [int(n_components[label]) for label in labels]
 
 
-def resolve_graph(graph: Any, data: NodeData) -> Network:
-    """The network on exactly the nodes that hold rows."""
+def resolve_graph(graph: Any, data: NodeData, method: Method | None = None) -> Network:
+    """The network on exactly the nodes that hold rows; without a graph `default_graph`."""
+    if graph is None:
+        return default_graph(data, method)
     if isinstance(graph, str) and graph.split(":")[0] == "knn":
         _, _, count = graph.partition(":")
         if count and not count.isdigit():

@@ -166,7 +166,7 @@ def _outcome(
             found = method.join(block, levels, rows, diagnostics)
         if found is not None:
             return found
-    problem = Problem.of(data, None, method, k, standardize)
+    problem = Problem.of(data, "none", method, k, standardize)
     alone = own_data_only(method, problem.fitted_data.rows)
     own = problem.where(method=alone).solve(seed=seed, **used(alone, dtype=dtype))
     return Outcome(own.theta, own.message)

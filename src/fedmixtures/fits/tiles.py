@@ -94,7 +94,7 @@ class TileTable:
         """(rows of `data`,) where each stands, tile after tile."""
         fill = lambda *what: jnp.asarray(_tiled(lines, size, place, *what))
         self.tiles = Tiles(
-            fill(data.rows, 0, dtype),
+            fill(_with_even_shares(data) if incomplete else data.rows, 0, dtype),
             fill(data.row_weights, 0, dtype),
             fill(folds, NO_FOLD, "int8"),
             observed=observed,
@@ -175,6 +175,12 @@ def _tiled(lines: int, size: int, place: Array, values: Array, empty: int, dtype
     """`lines` tiles of `size` rows, with `values` (zero for what is missing) at their places."""
     table = placed(lines * size, place, xp.nan_to_num(values), empty, dtype)
     return table.reshape(lines, size, *values.shape[1:])
+
+
+def _with_even_shares(data: NodeData) -> Any:
+    """Rows in which a missing category has equal shares: a row may become a centre."""
+    shares = [np.zeros(data.n_continuous), *(np.full(size, 1 / size) for size in data.categories)]
+    return xp.where(xp.isnan(data.rows), np.concatenate(shares), data.rows)
 
 
 def _arranged(data: NodeData) -> NodeData:

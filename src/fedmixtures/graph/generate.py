@@ -79,6 +79,29 @@ def nearest_neighbours(
     return _union(len(points), np.repeat(np.arange(len(points)), n_neighbours), nearest, labels)
 
 
+def connected_neighbours(
+    points: ArrayLike, n_neighbours: int, labels: Iterable[Hashable] | None = None
+) -> Network:
+    """As `nearest_neighbours`, with as few more edges as join all nodes.
+
+    Each part is joined to the part with the nearest centre, by the node of either that is nearest
+    to its own centre, until there is one part.
+    """
+    found = nearest_neighbours(points, n_neighbours, labels)
+    points = np.asarray(points, dtype=np.float64)
+    while (part := found.parts()).any():
+        n = part.max() + 1
+        rows = np.bincount(part)[:, None]
+        centres = np.stack([np.bincount(part, of, n) for of in points.T], axis=1) / rows
+        off = np.linalg.norm(points - centres[part], axis=1)
+        order = in_order(off, scale=np.abs(points).max())
+        middle = order[np.unique(part[order], return_index=True)[1]]
+        source = np.append(found.source, middle)
+        target = np.append(found.target, middle[_nearest_others(centres, 1)])
+        found = _union(len(points), source, target, found.labels)
+    return found
+
+
 def sparse_random(
     n: int, average_degree: float, seed: Seed, labels: Iterable[Hashable] | None = None
 ) -> Network:

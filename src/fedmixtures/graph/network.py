@@ -233,7 +233,7 @@ def as_network(graph: Any, labels: Iterable[Hashable]) -> Network:
     graph
         A `Network`; a `networkx.Graph` (edge attribute `weight`, 1 where absent); a symmetric
         scipy.sparse or dense matrix whose rows follow `labels`; an iterable of edges `(a, b)` or
-        `(a, b, weight)` by label; `"full"` for every pair; None for no edges at all.
+        `(a, b, weight)` by label; `"full"` for every pair; `"none"` or None for no edges.
     labels
         The nodes that hold data.
 
@@ -243,13 +243,13 @@ def as_network(graph: Any, labels: Iterable[Hashable]) -> Network:
     array([1. , 0.5])
     """
     labels = tuple(labels)
-    if graph is None:
+    if graph is None or (isinstance(graph, str) and graph == "none"):
         return Network.from_edges((), labels)
     if isinstance(graph, str):
         if graph == "full":
             return complete(labels)
         raise ValueError(
-            f'`graph` is {graph!r}. The name known here is "full"; None is for no edges, and "knn" '
+            f'`graph` is {graph!r}. Names known here are "full" and "none", for no edges; "knn" '
             "needs the data: nearest_neighbours(points, n_neighbours, labels)."
         )
     if isinstance(graph, Network):

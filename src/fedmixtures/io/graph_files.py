@@ -16,17 +16,17 @@ ENDS = ("source", "target")
 
 
 def read_graph(graph: str | None, labels: Sequence[Label], allow_isolated: bool = False) -> Any:
-    """What `--graph` stands for: a name such as ``full`` or ``knn:5``, or a file of edges.
+    """What `--graph` stands for: a name such as ``full`` or ``none``, or a file of edges.
 
     Labels of the file are matched to those of the data by how they are written.
     """
-    if graph is None or graph == "full" or graph.split(":")[0] == "knn":
+    if graph in (None, "full", "none") or graph.split(":")[0] == "knn":
         return graph
     path = Path(graph)
     if not path.is_file():
         raise ValueError(
             f"--graph is {graph!r}, which is no file. Give a CSV of edges (source,target,weight), "
-            "a GraphML file, full, or knn:5 for the five nearest nodes."
+            "a GraphML file, full, none, or knn:5 for the five nearest nodes."
         )
     if path.stat().st_size == 0:
         raise ValueError(f"{path.name} is empty. Give a header source,target and one edge a line.")
