@@ -15,6 +15,7 @@ import tomllib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ KINDS = "neighbours", "protocol"
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
 REQUIRED = ("name", "features", "sites", "edges", "components")
-OPTIONAL = ("seed", "max_stale", "collector", "privacy")
+OPTIONAL = ("seed", "max_stale", "collector", "privacy", "serial", "expires")
 OF_METHOD = ("method", "covariance", "settings", "feasible")
 ENTRIES = (*REQUIRED, *OPTIONAL, *OF_METHOD, "rounds", "shift", "scale")
 """Of a job as a TOML file."""
@@ -66,10 +67,19 @@ class Job:
     """Differential privacy of every node's steps: `clip` and `noise` (in units of sensitivity)."""
     collector: str | None = None
     """Who receives the final models, by a name of the rosters; None for nobody."""
+    serial: int = 0
+    """Of jobs that are otherwise the same: one that is run again, on other rows, is signed anew."""
+    expires: str | None = None
+    """The last day (UTC) on which a site begins or goes on with it, as YYYY-MM-DD; None: never."""
     format: int = field(default=FORMAT)
 
     def __post_init__(self):
         _check(self)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether its last day is over."""
+        return self.expires is not None and datetime.now(UTC).date().isoformat() > self.expires
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -231,6 +241,10 @@ def _wrong_numbers(job: Job) -> str:
         return "`seed` and `max_stale` are whole numbers from 0"
     if not isinstance(job.method, dict) or not isinstance(job.start, dict):
         return "`method` and `start` are encoded objects"
+    if not _whole(job.serial, 0, 2**53):
+        return "`serial` is a whole number from 0"
+    if job.expires is not None and not _is_day(job.expires):
+        return "`expires` is a day as YYYY-MM-DD, or nothing"
     if job.kind not in KINDS:
         return f"`kind` is one of {KINDS}"
     if job.privacy is not None and not (
@@ -244,6 +258,13 @@ def _wrong_numbers(job: Job) -> str:
 
 def _whole(value: Any, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_day(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _real(value: Any) -> bool:

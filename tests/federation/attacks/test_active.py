@@ -10,6 +10,7 @@ import pytest
 from federated import SITES, Sites, a_job, site_rows
 from fedmixtures import FeasibleSet, GTVMin, TrustThenPool
 from fedmixtures.federation.in_process import ask
+from fedmixtures.federation.job import JobError
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
@@ -122,6 +123,18 @@ def test_a_job_whose_record_is_gone_is_not_begun_again(tmp_path):
     (tmp_path / "aachen" / "runs.json").unlink()
     with pytest.raises(NodeRefused, match="was begun and is gone"):
         first_share(sites, job)
+
+
+def test_an_expired_job_is_refused_and_a_serial_number_makes_another(tmp_path):
+    """N2: an old signed job is nobody's for ever."""
+    sites = Sites(tmp_path, ROWS, gate=Gate())
+    with pytest.raises(NodeRefused, match="has expired on 2020-02-29"):
+        ask(sites.nodes["aachen"], sites.hello(trust_job(expires="2020-02-29")))
+    ask(sites.nodes["aachen"], sites.hello(trust_job(expires="2999-12-31")))
+    assert trust_job(serial=1).key != trust_job().key
+    for wrong in ({"expires": "2020-02-30"}, {"expires": "tomorrow"}, {"serial": -1}):
+        with pytest.raises(JobError, match=f"`{next(iter(wrong))}` is"):
+            trust_job(**wrong)
 
 
 def test_masks_are_never_the_same_again(tmp_path):

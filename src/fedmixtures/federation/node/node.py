@@ -141,6 +141,10 @@ class Node:
         signed = SignedJob.from_plain(request.head)
         job = signed.job
         self._verify(signed)
+        if job.is_expired:
+            raise JobRefused(
+                f"site {self.name!r} refuses the job: it has expired on {job.expires}. Sign it anew"
+            )
         program = program_of(job)
         self.config.permit(job, name_in(job))
         for site in partners_of(program, job, self.name):
