@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,15 +86,37 @@ def f_measure(labels: np.ndarray, found: np.ndarray) -> float:
 
 
 def _network(rows: Split, k: int | None, options: dict[str, Any], seed: int) -> np.ndarray:
-    """A method of the package on the complete graph."""
+    """A method of the package on the complete graph.
+
+    `told`: whether a number is one of clusters, to be joined of components, or of components. Parts
+    taken out: ``"joining"`` (every component that was found is a cluster), ``"level"`` (as many
+    components, of the level that counts most at each node, are the clusters), ``"names"`` (the same
+    with numbers drawn at every node).
+    """
     options = dict(options)
+    told, out = options.pop("as", "components"), options.pop("without", "")
     method = with_options(METHODS[options.pop("method")](), options)
-    graph = None if options.get("engine") else "full"
-    model = NetworkGaussianMixture(k, graph=graph, method=method, random_state=seed)
+    how = {"graph": None if options.get("engine") else "full", "random_state": seed}
+    number = {"n_clusters" if told == "clusters" else "n_components": k} if k else {}
+    model = NetworkGaussianMixture(method=method, **how, **number)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         model.fit(rows.X, nodes=rows.nodes)
-    return model.predict(rows.X_test, nodes=rows.nodes_test)
+        if out in ("level", "names"):
+            found = model.n_components_
+            most = max(found.values()) if isinstance(found, dict) else found
+            model = NetworkGaussianMixture(most, method=method, **how)
+            model.fit(rows.X, nodes=rows.nodes)
+    if out == "joining":
+        apart = replace(model.solution_, joined=None)
+        model.adopt(apart, model.network_, transform=model.transform_)
+    labels = model.predict(rows.X_test, nodes=rows.nodes_test)
+    if out == "names":
+        for number, node in enumerate(np.unique(rows.nodes_test)):
+            order = np.random.default_rng([seed, number]).permutation(model.n_clusters_)
+            at = rows.nodes_test == node
+            labels[at] = order[labels[at]]
+    return labels
 
 
 def _sklearn(kind: str, k: int | None, seed: int) -> Any:

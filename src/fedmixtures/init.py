@@ -275,7 +275,7 @@ def _cluster(x, weights, seeds, k: int, n_init: int, keep_all: bool):
     restart = jnp.tile(jnp.arange(n_init, dtype=jnp.uint32), nodes)
     keys = jnp.stack([again(jnp.asarray(seeds)), restart], axis=-1)
     centres = plus_plus(again(x), again(weights), keys, k)
-    found = dispatch.settled(x, weights, centres)
+    found = dispatch.lloyd(x, weights, centres)
     labels = found.labels.reshape(nodes, n_init, m)
     if not keep_all:
         best = first_least(found.inertia.reshape(nodes, n_init))

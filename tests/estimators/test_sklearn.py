@@ -23,17 +23,19 @@ from fedmixtures import (
 
 # What scikit-learn asks of an estimator does not depend on the method: with one that compiles next
 # to nothing in `make test`, with those that compile a program for every shape in `make slow`.
-@parametrize_with_checks([NetworkGaussianMixture(method="local")])
+@parametrize_with_checks([NetworkGaussianMixture(1, method="local")])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:`n_clusters` is")  # the checks set it beside n_components
 def test_scikit_learn_checks(estimator, check, monkeypatch):
     run_check(estimator, check, monkeypatch)
 
 
 @pytest.mark.slow
 @parametrize_with_checks(
-    [NetworkGaussianMixture(), NetworkGaussianMixture(method="gtv-mmd", n_rounds=3)]
+    [NetworkGaussianMixture(1), NetworkGaussianMixture(1, method="gtv-mmd", n_rounds=3)]
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:`n_clusters` is")  # the checks set it beside n_components
 def test_scikit_learn_checks_with_methods_that_exchange(estimator, check, monkeypatch):
     run_check(estimator, check, monkeypatch)
 

@@ -33,7 +33,7 @@ def test_masked_equals_plain_to_the_bit():
     secrets = secrets_of()
     for number, shape in enumerate([(3,), (3, 2), (5, 3, 3), ()]):
         values = {name: rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 6) for name in NAMES}
-        name = SumName("job", number, 0, NAMES)
+        name = SumName("job", "run", number, 0, NAMES)
         shares = [masked(values[site], site, secrets[site], name) for site in NAMES]
         plain = from_fixed(sum(to_fixed(np.ravel(values[site])) for site in NAMES))
         np.testing.assert_array_equal(total(shares), plain)
@@ -42,7 +42,7 @@ def test_masked_equals_plain_to_the_bit():
 
 def test_any_order_gives_the_same_bits():
     rng, secrets = np.random.default_rng(1), secrets_of()
-    name = SumName("job", 0, 0, NAMES)
+    name = SumName("job", "run", 0, 0, NAMES)
     shares = [masked(rng.standard_normal(7), site, secrets[site], name) for site in NAMES]
     found = [total(list(order)) for order in itertools.permutations(shares)]
     assert all(np.array_equal(found[0], other) for other in found)
@@ -50,7 +50,7 @@ def test_any_order_gives_the_same_bits():
 
 def test_a_share_and_sums_short_of_one_look_like_noise():
     secrets, zeros = secrets_of(), np.zeros(4000)
-    name = SumName("job", 0, 0, NAMES)
+    name = SumName("job", "run", 0, 0, NAMES)
     shares = {site: masked(zeros, site, secrets[site], name) for site in NAMES}
     for some in (NAMES[:1], NAMES[:2], NAMES[1:]):
         part = np.zeros(4000, np.uint64)
@@ -63,10 +63,12 @@ def test_a_share_and_sums_short_of_one_look_like_noise():
         assert len(np.unique(part)) == 4000
 
 
-@pytest.mark.parametrize("change", [{"number": 1}, {"attempt": 1}, {"job": "other"}])
+@pytest.mark.parametrize(
+    "change", [{"number": 1}, {"attempt": 1}, {"run": "next"}, {"job": "other"}]
+)
 def test_every_sum_has_masks_of_its_own(change):
     secrets = secrets_of()
-    name = {"job": "job", "number": 0, "attempt": 0, "members": NAMES}
+    name = {"job": "job", "run": "run", "number": 0, "attempt": 0, "members": NAMES}
     share = lambda entries: masked(np.zeros(3), "cork", secrets["cork"], SumName(**entries))
     assert not (share(name) == share(name | change)).any()
 
@@ -81,13 +83,13 @@ def test_two_sites_open_no_sum():
     pair = NAMES[:2]
     secrets = secrets_of(pair)
     with pytest.raises(SumRefused, match="fewer than 3"):
-        masked(np.zeros(2), "aachen", secrets["aachen"], SumName("job", 0, 0, pair))
+        masked(np.zeros(2), "aachen", secrets["aachen"], SumName("job", "run", 0, 0, pair))
 
 
 def test_members_must_be_those_whose_secrets_are_here():
     secrets = secrets_of()
     with pytest.raises(SumRefused, match="members"):
-        masked(np.zeros(2), "aachen", secrets["aachen"], SumName("job", 0, 0, NAMES[:3]))
+        masked(np.zeros(2), "aachen", secrets["aachen"], SumName("job", "run", 0, 0, NAMES[:3]))
 
 
 def test_sets_differ_by_nobody_or_by_three():

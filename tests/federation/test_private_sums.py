@@ -36,7 +36,10 @@ def private_job(noise: float, n_sums: int = SUMS, **entries):
 def first_exchange(folder, job, people=None) -> tuple[Sites, dict]:
     """Sites that stand before the first sum, and what each would send of it."""
     sites = Sites(folder, ROWS, people=people)
-    sites.rounds(job).begin()
+    exchange = sites.rounds(job)
+    exchange.begin()
+    for t in range(2):  # drawn numbers and commitments
+        exchange.round(t)
     sessions = {name: node.sessions[job.key] for name, node in sites.nodes.items()}
     return sites, sessions
 
@@ -147,7 +150,7 @@ def test_who_leaves_does_not_end_a_private_job(tmp_path):
     job, sites = private_job(1e6), Sites(tmp_path, ROWS)
     exchange = sites.rounds(job)
     exchange.begin()
-    for t in range(3):
+    for t in range(8):
         exchange.round(t)
     del sites.nodes["delft"]
     sites.run(job)

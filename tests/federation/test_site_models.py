@@ -121,7 +121,8 @@ def test_offline_commands_take_a_site_s_model(finished, tmp_path, capsys, monkey
     assert list(load("with-ward").nodes_) == ["cork", "ward-7"]
     run("report", folder, "--out", "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "<h1>The mixture of cork, found with other sites.</h1>" in page
+    assert "<h1>3 clusters in 60 rows of cork</h1>" in page
+    assert "The mixture of cork, found with other sites." in page
     assert "cork took part in the job" in page
     assert "Nobody listened" not in page
 

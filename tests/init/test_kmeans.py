@@ -124,7 +124,7 @@ def test_few_rows_are_clustered_as_scikit_learn_clusters_them(m, d, k, weighted)
 def test_a_cluster_that_lost_its_rows_gets_the_furthest_one(rows):
     X = rows[0] - rows[0].mean(0)
     centres = np.array([[0.0, 0.0], [1.0, 1.0], [90.0, 90.0], [99.0, 99.0]])
-    found = kmeans.settled(X, np.ones(len(X)), centres)
+    found = kmeans.lloyd(X, np.ones(len(X)), centres)
     expected = KMeans(4, init=centres, n_init=1).fit(X)
     np.testing.assert_array_equal(found.labels, expected.labels_)
     assert len(set(found.labels)) == 4

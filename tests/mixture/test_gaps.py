@@ -60,7 +60,7 @@ def test_density_and_sums_are_those_of_a_direct_calculation(problem, monkeypatch
     ]
     for at_once in (7, 3):  # a few segments at a time come to the same
         monkeypatch.setattr(dispatch, "CPU_ENTRIES", at_once * N * K * rows.shape[2] ** 2)
-        assert dispatch.stretches_at_once(theta) == at_once
+        assert dispatch.segments_at_once(theta) == at_once
         with double():
             found = eqx.filter_jit(dispatch.log_joints)(theta, incomplete)
             sums = eqx.filter_jit(dispatch.statistics)(theta, incomplete, weights)

@@ -12,8 +12,8 @@ from cyclopts import App, Parameter
 from fedmixtures.cli.main import say
 
 WARNING = (
-    "Members must trust each other to follow the protocol: one dishonest member can recover rows "
-    "of the others (docs/privacy.md)."
+    "Members should trust each other to follow the protocol: what a dishonest one can do, and what "
+    "stops it, is in docs/privacy.md."
 )
 
 federate = App(

@@ -20,6 +20,7 @@ from fedmixtures.engine.solution import Solution, Traffic
 from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
 from fedmixtures.federation.node.job_program import gaps_refused, make_job, program_of
+from fedmixtures.federation.node.kept import models_of
 from fedmixtures.federation.node.store import json_lines
 from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
@@ -105,6 +106,8 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
     say("")
     say(content["headline"], "bold")
     say(f"Open {folder.file('report.html')}")
+    if own_models := models_of(machine.configs()[0]):
+        say(f"What a site has for itself: fedmixtures explain {own_models[-1]}")
 
 
 def made_up(n: int, seed: int) -> Table:

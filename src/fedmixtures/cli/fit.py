@@ -35,9 +35,10 @@ class TableOptions:
         everybody may listen to everybody up to 300 nodes, beyond that to the 20 nodes most like it;
         couplings (gtv-...), which take every edge for true, get the five most alike.
     k
-        Components of every node: a number, a CSV with the columns node,k, or for `fit` `auto`: one
-        number by held-out rows for the default method, for others by BIC (per node where they
-        allow it).
+        Clusters: a number, or a CSV with the columns node,k, of components of every node, each of
+        which is a cluster; or for `fit` `auto`. The default method then finds both: components by
+        rows that it has not fitted, and clusters by joining them; others choose components by BIC,
+        per node where they allow it. Unless given, `auto` for the default method in `fit`, else 3.
     covariance
         What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
         apart) or `spherical` (all features alike). With few rows or many features diag or tied
@@ -70,7 +71,7 @@ class TableOptions:
 
     nodes: Annotated[str | None, Parameter(name=["--nodes", "-n"])] = None
     graph: Annotated[str | None, Parameter(name=["--graph", "-g"])] = None
-    k: Annotated[str, Parameter(name=["--k", "-k"])] = "3"
+    k: Annotated[str | None, Parameter(name=["--k", "-k"])] = None
     covariance: str = "full"
     features: str | None = None
     drop: str | None = None
@@ -86,6 +87,8 @@ class TableOptions:
         """With the data and what a command has of its own."""
         listed = {"features": names(self.features), "drop": names(self.drop)}
         given: dict[str, Any] = asdict(self) | listed | more
+        if given["k"] is None:
+            given["k"] = "3"
         return FitSettings(**given, data=data)
 
 
@@ -94,6 +97,7 @@ class FitSettings(TableOptions):
     """Everything that decides the numbers of a run, as `config.toml` keeps it."""
 
     data: tuple[str, ...] = ()
+    k: str = "3"
     features: Any = None  # names as a tuple; None: all that are features by their cells
     drop: Any = None  # names as a tuple
     method: str = "trust"
@@ -291,9 +295,11 @@ def fit(
     else:
         if not data:
             raise ValueError("no data given. Name a file: fedmixtures fit data.csv --nodes COLUMN")
+        method = method or (default_method() if alpha is None else WITH_ALPHA)
         settings = table.settings(
             data,
-            method=method or (default_method() if alpha is None else WITH_ALPHA),
+            k=table.k or ("auto" if method == default_method() else None),
+            method=method,
             alpha=alpha,
             pooled=pooled,
             devices=devices,

@@ -139,6 +139,8 @@ def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettin
 
 
 def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    if hasattr(task.problem.method, "n_clusters"):
+        return _found(task, settings)
     from fedmixtures.estimators.selection import components_for
 
     with console().status("choosing k") as status:
@@ -158,6 +160,24 @@ def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
         "curve": {str(k): worth for k, worth in found.curve.items()},
     }
     return task.where(n_components=numbers), dataclasses.replace(settings, **chosen)
+
+
+def _found(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
+    """Components by rows that fits have not seen, and clusters to be joined of them."""
+    from fedmixtures.estimators.search import search_components
+
+    given = getattr(task.problem.method, "n_clusters", None)
+    with console().status("choosing components") as status:
+        at_least = given if isinstance(given, int) else 1
+        found = search_components(task.problem, at_least, status.update, seed=settings.seed)
+    k = found.n_components
+    say(f"  components chosen by rows that were not fitted: {k}; clusters are joined of them")
+    curve = {str(tried): worth for tried, worth in found.worth.items()}
+    clusters = "auto" if given is None else given
+    chosen = {"k": str(k), "curve": curve, "options": {**settings.options, "n_clusters": clusters}}
+    method = dataclasses.replace(task.problem.method, n_clusters=clusters)
+    new = task.where(method=method, n_components=k)
+    return new, dataclasses.replace(settings, **chosen)
 
 
 def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:

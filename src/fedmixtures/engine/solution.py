@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._types import Label
-from fedmixtures.methods.base import Levels
-from fedmixtures.mixture.mixture import Mixture
+from fedmixtures.methods.base import Joined, Levels
+from fedmixtures.mixture.mixture import Mixture, merged
 
 
 class Status(StrEnum):
@@ -194,6 +194,8 @@ class Solution:
     """Whether no node's parameters changed by more than `tol` in the last round."""
     levels: Levels | None = None
     """Where the density of a node is a weighted sum of several; `theta` is then what clusters."""
+    joined: Joined | None = None
+    """Which components of `theta` are one cluster; None: each is one."""
     rows: np.ndarray | None = None
     """(nodes,) sum of the sample weights of each node, where that is known."""
 
@@ -202,6 +204,21 @@ class Solution:
         """(nodes,) of each node in all rows; equal where that is not known."""
         rows = np.ones(len(self.labels)) if self.rows is None else self.rows
         return rows / rows.sum()
+
+    @property
+    def n_clusters(self) -> int:
+        """Numbers that clusters have, in the whole network."""
+        return self.theta.n_components if self.joined is None else self.joined.unsure.shape[1]
+
+    @property
+    def clusters(self) -> Mixture:
+        """(nodes, clusters, ...) `theta` with a Gaussian of the same moments for each cluster."""
+        return self.merged(self.theta)
+
+    def merged(self, theta: Mixture) -> Mixture:
+        """Mixtures with the components of `theta`, with a Gaussian for each cluster."""
+        joined = self.joined
+        return theta if joined is None else merged(theta, joined.cluster, self.n_clusters)
 
     @classmethod
     def collected(

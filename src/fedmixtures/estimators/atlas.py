@@ -53,6 +53,9 @@ class Atlas:
     transform: Transform
     """How columns were taken. Centres, spreads, overlap and drift are in units of the fit; `table`
     is in the user's: medians and half the width of the middle 68 % of transformed columns."""
+    unsure: np.ndarray | None = None
+    """(nodes, k) mean of r (1 - r) over a node's rows, r the membership by fits that have not seen
+    the row, where clusters were joined of components."""
 
     @classmethod
     def of(
@@ -63,7 +66,7 @@ class Atlas:
         transform: Transform | None = None,
     ) -> Atlas:
         """The atlas of a solution whose clusters have one numbering."""
-        theta = solution.theta
+        theta = solution.clusters
         k, d = theta.n_components, theta.n_features
         return cls(
             profiles(theta, solution.share),
@@ -74,6 +77,7 @@ class Atlas:
             tuple(features) if features is not None else tuple(f"x{i}" for i in range(d)),
             tuple(names) if names is not None else tuple(str(c) for c in range(k)),
             Transform.none(d) if transform is None else transform,
+            None if solution.joined is None else solution.joined.unsure,
         )
 
     @property
@@ -98,11 +102,12 @@ class Atlas:
     def intervals(self) -> np.ndarray:
         """(nodes, k, 2) 95 % intervals of the shares by Wilson's score; rows as if drawn alone.
 
-        How unsure memberships are is not in them.
+        Where it is known how unsure memberships are, that is in them: a row of membership r adds
+        the variance r (1 - r) to the number of rows of a cluster.
         """
         if self.rows is None:
             return np.stack([np.full_like(self.shares, np.nan)] * 2, axis=-1)
-        return _wilson(self.shares, self.rows[:, None])
+        return _wilson(self.shares, self.rows[:, None], self.unsure)
 
     @property
     def share_intervals(self) -> np.ndarray:
@@ -110,7 +115,21 @@ class Atlas:
         share = np.asarray(self.profiles.weights)
         if self.rows is None:
             return np.full((len(share), 2), np.nan)
-        return _wilson(share, float(self.rows.sum()))
+        unsure = None if self.unsure is None else self.rows @ self.unsure / self.rows.sum()
+        return _wilson(share, float(self.rows.sum()), unsure)
+
+    @property
+    def certainty(self) -> np.ndarray | None:
+        """(k,) how surely its rows belong to a cluster, by fits that have not seen them.
+
+        The mean membership of a cluster's rows, each counted by its membership: 1 where no other
+        cluster could have them. None where components were not joined.
+        """
+        if self.unsure is None:
+            return None
+        rows = np.ones(len(self.shares)) if self.rows is None else self.rows
+        mass, unsure = rows @ self.shares, rows @ self.unsure
+        return np.clip(1 - unsure / np.where(mass > 0, mass, 1.0), 0.0, 1.0)
 
     @cached_property
     def standing(self) -> np.ndarray:
@@ -196,10 +215,12 @@ class Atlas:
         return "\n".join(lines)
 
 
-def _wilson(p: np.ndarray, n: np.ndarray | float) -> np.ndarray:
-    """(..., 2) Wilson's score interval of shares of n rows."""
+def _wilson(p: np.ndarray, n: np.ndarray | float, unsure: np.ndarray | None = None) -> np.ndarray:
+    """(..., 2) Wilson's score interval of shares of n rows, `unsure` of their memberships."""
     middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
+    if unsure is not None:
+        half = np.sqrt(half**2 + Z**2 * unsure / n)
     return np.stack([np.maximum(middle - half, 0.0), np.minimum(middle + half, 1.0)], axis=-1)
 
 

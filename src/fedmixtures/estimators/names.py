@@ -36,6 +36,8 @@ NODES_AT_ONCE = 20_000
 
 def aligned(solution: Solution, network: Network, like: Mixture | None = None) -> Solution:
     """The same solution with one numbering of clusters; `like` (k, ...) are profiles to keep to."""
+    if solution.joined is not None:
+        return _joined_aligned(solution, network, like)
     theta, levels, share = solution.theta, solution.levels, solution.share
     if like is not None:
         theta = theta.padded(max(theta.n_components, like.n_components))
@@ -55,6 +57,35 @@ def aligned(solution: Solution, network: Network, like: Mixture | None = None) -
     if levels is not None:
         levels = dataclasses.replace(levels, theta=_named_levels(levels, orders, found))
     return dataclasses.replace(solution, theta=theta.relabel(orders), levels=levels)
+
+
+def _joined_aligned(solution: Solution, network: Network, like: Mixture | None) -> Solution:
+    """Clusters that were joined once for each connected part of the network, in one numbering."""
+    joined, share, theta = solution.joined, solution.share, solution.clusters
+    assert joined is not None
+    theta = theta.padded(max(theta.n_components, 0 if like is None else like.n_components))
+    first, part = np.unique(network.parts(), return_index=True, return_inverse=True)[1:]
+    part = part.reshape(-1)
+    shares = np.bincount(part, share)
+    means = [
+        profiles(theta.at(part == i), share[part == i] / shares[i]) for i in range(len(shares))
+    ]
+    stacked = Mixture.stack(means)
+    apart = Network.from_edges([], [network.labels[i] for i in first])
+    orders = numbering(stacked, apart, shares)
+    found = profiles(stacked.relabel(orders), shares)
+    if like is not None:
+        order = _matched(likeness(like.padded(theta.n_components), found)[None])[0]
+    else:
+        order = in_order(-np.asarray(found.weights), scale=1.0)
+    number = np.argsort(orders[:, order], axis=1)[part]
+    return dataclasses.replace(solution, joined=joined.relabel(number))
+
+
+def nearest_clusters(solution: Solution, theta: Mixture) -> np.ndarray:
+    """(nodes, k) the cluster of the network that every component of other mixtures is most like."""
+    alike = likeness(theta, profiles(solution.clusters, solution.share))
+    return np.asarray(first_greatest(alike))
 
 
 def profiles(theta: Mixture, share: np.ndarray) -> Mixture:
@@ -111,6 +142,8 @@ def bhattacharyya(a: Mixture, b: Mixture, variances_alone: bool = False) -> np.n
 
 def named_newcomer(solution: Solution, label: Label) -> Solution:
     """The solution with the clusters of one node numbered as those of all others are."""
+    if solution.joined is not None:  # it has the clusters of the network, not its own
+        return solution
     place = solution.labels.index(label)
     others = np.delete(np.arange(len(solution.labels)), place)
     share = solution.share[others]

@@ -33,10 +33,11 @@ from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.names import aligned, named_newcomer, profiles
 from fedmixtures.estimators.node_scores import NodeScores
 from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.search import with_components
 from fedmixtures.estimators.sklearn_api import NestedParameters
 from fedmixtures.estimators.solutions import joined, unknown
 from fedmixtures.graph.network import Network
-from fedmixtures.methods.base import Trust
+from fedmixtures.methods.base import Method, Trust
 
 
 class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEstimator):
@@ -48,8 +49,15 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
 
     Parameters
     ----------
-    n_components : int or mapping
-        Components of every node's mixture, or a mapping from node label to number.
+    n_components : "auto", int or mapping
+        Components of every node's mixture, or a mapping from node label to number. With "auto" rows
+        that the fits have not seen choose a number (of methods without levels the BIC of each
+        node).
+    n_clusters : "auto", int or None
+        Components that unseen rows cannot tell apart are joined into clusters, once for the whole
+        network: as far as they go ("auto"), or into so many. None is "auto" where the number of
+        components is found, too; where it is given, every component is a cluster. With other
+        methods than the default every component is one.
     graph : Network, networkx.Graph, sparse matrix, edge list, "full", "none", "knn:5" or None
         Who may listen to whom, by node label; ``"none"`` is nobody. None: everybody to everybody up
         to 300 nodes, beyond that to the 20 nodes with the most similar means and standard
@@ -138,6 +146,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     converged_ : bool
         Whether parameters stood still to within `tol` in the last round; for methods without
         rounds, whether EM settled at all nodes.
+    n_components_ : int or mapping
+        Components that were fitted.
+    n_clusters_ : int
+        How many clusters there are in the whole network.
     n_iter_ : int
         Rounds that were run.
     certificate_ : Certificate or None
@@ -166,8 +178,9 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
 
     def __init__(
         self,
-        n_components: int | Mapping[Label, int] = 1,
+        n_components: int | str | Mapping[Label, int] = "auto",
         *,
+        n_clusters: int | str | None = None,
         graph: Any = None,
         method: Any = "trust",
         covariance_type: str = "full",
@@ -188,6 +201,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         verbose: bool = False,
     ):
         self.n_components = n_components
+        self.n_clusters = n_clusters
         self.graph = graph
         self.method = method
         self.covariance_type = covariance_type
@@ -255,6 +269,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         transform = self._chosen_transform(data)
         data, volume = self._to_fit(data, transform, settings["seed"]), transform.volume(data)
         problem = self._problem(data, self.graph)
+        resolve.check_clusters(self.n_clusters, self.n_components, problem.method)
+        say = partial(printer.say, lasting=False)
         init = in_units_of_fit(resolve.resolve_start(self.init), transform)
         missing = int(np.isnan(data.rows).sum()) if data.has_gaps else 0
         gaps = f" ({missing:,} of {data.rows.size:,} cells missing)" if missing else ""
@@ -266,28 +282,37 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         )
         for line in transform.told(self._features()):
             printer.say(line)
+        if isinstance(self.n_components, str):
+            problem = with_components(problem, say, seed=settings["seed"], dtype=self.dtype)
+            printer.say(f"components: {_checks.listed(sorted(set(problem.n_components)))}")
         solution = problem.solve(
             init,
             watch=partial(self._watch, printer),
             checkpoint=self.checkpoint,
             resume=resume,
-            announce=partial(printer.say, lasting=False),
+            announce=say,
             **settings,
         )
         printer.ended(solution)
         solution = solution.changed(lambda theta: theta, volume)
-        kept = None if like is None else profiles(like.solution_.theta, like.solution_.share)
+        kept = None if like is None else profiles(like.solution_.clusters, like.solution_.share)
         if like is not None and kept is not None and like.transform_ != transform:
             kept = transform.of_users(like.transform_.users(kept))
         solution = aligned(solution, problem.network, kept)
         names = getattr(like, "cluster_names_", None)
         taken = {"transform": transform, "categories": self.categories_}
         self.adopt(solution, problem.network, labelled=labels is not None, **taken)
-        if names is not None and len(names) == solution.theta.n_components:
-            self.cluster_names_ = names
+        if names is not None and len(names) <= solution.n_clusters:
+            new = range(len(names), solution.n_clusters)
+            self.cluster_names_ = (*names, *map(str, new))
         elif hasattr(self, "cluster_names_"):
             del self.cluster_names_
         return self
+
+    def resolved_method(self) -> Method:
+        """The method with the covariance type, and told how many clusters are wanted."""
+        method = super().resolved_method()
+        return resolve.resolve_clusters(self.n_clusters, self.n_components, method)
 
     def _chosen_transform(self, data: NodeData) -> Transform:
         """How columns are taken: as was asked, or found out."""
@@ -342,6 +367,8 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     def _problem(self, data: NodeData, graph: Any) -> Problem:
         """What these settings make of rows; everything that can be checked is."""
         method, k = self.resolved_method(), self.n_components
+        if isinstance(k, str):
+            k = getattr(self, "n_components_", k)  # until others are found
         return Problem.of(data, graph, method, k, self.standardize)
 
     def _watch(self, printer: ProgressPrinter, progress: Progress) -> None:
@@ -379,6 +406,10 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             Which columns of the table are categories; None: none.
         """
         d = solution.theta.n_features
+        self.n_clusters_ = solution.n_clusters
+        held = (np.asarray(solution.theta.weights) > 0).sum(-1).tolist()
+        same = len(set(held)) == 1
+        self.n_components_ = held[0] if same else dict(zip(solution.labels, held, strict=True))
         self.transform_ = taken = Transform.none(d) if transform is None else transform
         if feature_names is not None:
             self.feature_names_in_ = np.array(feature_names, dtype=object)
@@ -455,7 +486,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     def name_clusters(self, names: Sequence[str]):
         """Call the clusters by names, one for each number; saved with the model."""
         check_is_fitted(self)
-        self.cluster_names_ = checked_names(names, self.solution_.theta.n_components)
+        self.cluster_names_ = checked_names(names, self.solution_.n_clusters)
         return self
 
     def fit_predict(

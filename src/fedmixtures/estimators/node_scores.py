@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedmixtures import _checks
-from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.categories import Categories, found_in, with_codes
 from fedmixtures.data.node_data import NodeData
@@ -95,6 +94,11 @@ class NodeScores:
         data = NodeData.from_rows(self.categories_.encoded(X), labels, sample_weight)
         return dataclasses.replace(data, categories=self.categories_.sizes)
 
+    def _rows_of(self, rows: np.ndarray, label: Label) -> NodeData:
+        """Rows of one node in the units of the fit."""
+        sizes = () if self.categories_ is None else self.categories_.sizes
+        return dataclasses.replace(NodeData.from_rows(rows), labels=(label,), categories=sizes)
+
     def _given_features(self) -> tuple[str, ...]:
         """Names of the columns of the table, or x0, x1, ..."""
         names = getattr(self, "feature_names_in_", None)
@@ -169,7 +173,8 @@ class NodeScores:
             density = mixture_at(solution, label, DENSITY)
             x, component = density.sample(n_samples, node_seed(seed, label))
             if solution.levels is not None:
-                component = first_greatest(mixture_at(solution, label).responsibilities(x))
+                own = self._rows_of(x, label)
+                component = assigned(log_joints(solution, own))
             rows.append(self.transform_.invert(x))
             components.append(component)
         found = np.concatenate(rows)

@@ -16,7 +16,7 @@ from fedmixtures.engine.solution import Certificate, FitWarning, History, Soluti
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import MODEL, PARTS
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
-from fedmixtures.methods.base import Diagnostics, Levels
+from fedmixtures.methods.base import Diagnostics, Joined, Levels
 from fedmixtures.methods.registry import registered_classes
 from fedmixtures.mixture.mixture import Mixture
 
@@ -64,6 +64,8 @@ def save(
     if solution.levels is not None:
         arrays |= _named("levels.", solution.levels.theta) | _fields("levels.", solution.levels)
         header["levels"] = list(solution.levels.names)
+    if solution.joined is not None:
+        arrays |= _fields("joined.", solution.joined)
     if solution.diagnostics is not None:
         for kind in ("nodes", "edges"):
             for name, values in getattr(solution.diagnostics, kind).items():
@@ -155,6 +157,7 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         diagnostics = Diagnostics(
             _below("diagnostics.nodes.", arrays), _below("diagnostics.edges.", arrays)
         )
+    joined = _below("joined.of.", arrays)
     records = {"Certificate": Certificate, "Traffic": Traffic}
     solution = Solution(
         labels,
@@ -168,6 +171,7 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         diagnostics,
         converged=header["converged"],
         levels=levels,
+        joined=Joined(**joined) if joined else None,
         rows=arrays.get("rows"),
     )
     model.graph = network

@@ -59,7 +59,9 @@ def findings_of(
             more["theta_scaled"] = more["theta_scaled"].continuous
         data = replace(data, rows=data.rows[:, :g], categories=())
         names = names[:g]
-    theta = more.pop("theta", solution.theta)
+    theta = more.pop("theta", solution.clusters)
+    if "theta_scaled" in more:
+        more["theta_scaled"] = solution.merged(more["theta_scaled"])
     found: dict[str, Any] = {
         "atlas": Atlas.of(solution, tuple(map(str, names))),
         "theta": theta,
@@ -107,7 +109,8 @@ def write_report(
     scores = beside.scores(problem, solution, rows, slopes)
     settings = {
         "method": model.method if isinstance(model.method, str) else type(model.method).__name__,
-        "n_components": model.n_components,
+        "n_components": model.n_components_,
+        "n_clusters": model.n_clusters_,
         "covariance_type": method.covariance_type,
         **rounds,
         "random_state": model.random_state,

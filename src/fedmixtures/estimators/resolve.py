@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators.default_graph import default_graph
 from fedmixtures.graph.generate import nearest_neighbours
 from fedmixtures.graph.network import Network, as_network
@@ -25,6 +27,7 @@ from fedmixtures.mixture.moments import column_moments
 
 SMALLEST_REG_COVAR = 1e-3
 """As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
+AUTO = "auto"
 TOL = 1e-6
 """Of `NetworkGaussianMixture` and the command line: when rounds have converged."""
 STARTS: dict[str, Callable[[], Start]] = {
@@ -69,6 +72,9 @@ def resolve_start(init: Any) -> Any:
 
 def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int]:
     """Number of components of every node."""
+    if isinstance(n_components, str):
+        _checks.one_of("n_components", n_components, (AUTO,))
+        return [1] * len(labels)  # until the number has been found
     if not isinstance(n_components, Mapping):
         _checks.whole("n_components", n_components)
         return [int(n_components)] * len(labels)
@@ -81,6 +87,34 @@ def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int
     for label in labels:
         _checks.whole(f"n_components[{label!r}]", n_components[label])
     return [int(n_components[label]) for label in labels]
+
+
+def resolve_clusters(n_clusters: Any, n_components: Any, method: Method) -> Method:
+    """The method, told how many clusters to join components into."""
+    joins = hasattr(method, "n_clusters")
+    if n_clusters is None:
+        given = getattr(method, "n_clusters", None) is not None
+        if not joins or given or not isinstance(n_components, str):
+            return method
+        return dataclasses.replace(method, n_clusters="auto")
+    if isinstance(n_clusters, str):
+        _checks.one_of("n_clusters", n_clusters, (AUTO,))
+    else:
+        _checks.whole("n_clusters", n_clusters)
+    return dataclasses.replace(method, n_clusters=n_clusters) if joins else method
+
+
+def check_clusters(n_clusters: Any, n_components: Any, method: Method) -> None:
+    """Warn of numbers that do not go together."""
+    both = isinstance(n_clusters, int) and isinstance(n_components, int)
+    joins = hasattr(method, "n_clusters")
+    if both and joins and n_components < n_clusters:
+        told = f"there are {n_components} components to join. Raise n_components, or leave it out."
+    elif n_clusters is not None and not joins and n_clusters != n_components:
+        told = f"{type(method).__name__} takes every component for a cluster. Give n_components."
+    else:
+        return
+    warnings.warn(f"`n_clusters` is {n_clusters!r}, but {told}", FitWarning, stacklevel=3)
 
 
 def resolve_graph(graph: Any, data: NodeData, method: Method | None = None) -> Network:

@@ -23,7 +23,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.transform import Transform
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.solution import Solution
-from fedmixtures.estimators.solutions import newcomer_joints, unknown
+from fedmixtures.estimators.solutions import by_cluster, newcomer_joints, unknown
 from fedmixtures.mixture.mixture import Mixture
 
 DENSITY = "density"  # the level that is all levels together, weighed
@@ -75,7 +75,14 @@ def _of_all(
 
 
 def _node_joints(solution: Solution, rows: Evaluator) -> np.ndarray:
-    return rows.log_joint(solution.theta.at(node_places(solution, rows.data)))
+    data, joined = rows.data, solution.joined
+    places = node_places(solution, data)
+    joint = rows.log_joint(solution.theta.at(places))
+    if joined is None:
+        return joint
+    node = np.empty(len(data.rows), dtype=np.int64)
+    node[data.source_index] = places[data.node_index]
+    return by_cluster(joint, joined.cluster[node], solution.n_clusters)
 
 
 def _weighed_densities(solution: Solution, rows: Evaluator) -> np.ndarray:

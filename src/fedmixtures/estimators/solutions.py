@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures._ties import first_greatest
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import protocol_block, without_edges
 from fedmixtures.engine.options import used
 from fedmixtures.engine.solution import FitWarning, Solution
+from fedmixtures.estimators.names import nearest_clusters
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import own_data_only
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.compiling import compilation_cache
-from fedmixtures.methods.base import Diagnostics, Levels, Method, Outcome
+from fedmixtures.methods.base import Diagnostics, Joined, Levels, Method, Outcome
 from fedmixtures.methods.protocol import Protocol
 from fedmixtures.mixture.arithmetic import precision
 from fedmixtures.mixture.mixture import Mixture, distinct
@@ -91,6 +93,15 @@ def _mixtures(solution: Solution) -> tuple[Mixture, np.ndarray]:
     return distinct(solution.theta if theta is None else theta, solution.share)
 
 
+def by_cluster(joint: np.ndarray, cluster: np.ndarray, n_clusters: int) -> np.ndarray:
+    """Logarithms of sums over the components of each cluster: (rows, clusters) from (rows, k).
+
+    `cluster` (rows, k), or (k,) if that is the same for all rows, numbers the components.
+    """
+    own = lambda c: np.logaddexp.reduce(np.where(cluster == c, joint, -np.inf), axis=1)
+    return np.stack([own(c) for c in range(n_clusters)], axis=1)
+
+
 def newcomer_density(solution: Solution) -> Mixture:
     """The density of a newcomer as one mixture."""
     theta, share = _mixtures(solution)
@@ -100,12 +111,27 @@ def newcomer_density(solution: Solution) -> Mixture:
 def newcomer_joints(solution: Solution, data: NodeData) -> np.ndarray:
     """Log of weight times density of every component, (rows, k), in the order rows came in."""
     theta, share = _mixtures(solution)
+    k, clusters = theta.n_components, None
+    if solution.joined is not None:
+        k = solution.n_clusters
+        clusters = solution.joined.cluster[_places_of(solution, theta)]
     offsets = np.array([0, len(data.rows)])
     rows = Evaluator(dataclasses.replace(data, labels=(EVERYONE,), offsets=offsets))
-    total = np.full((len(data.rows), theta.n_components), -np.inf)
+    total = np.full((len(data.rows), k), -np.inf)
     for i, part in enumerate(share):
-        total = np.logaddexp(total, np.log(part) + rows.log_joint(theta.at([i])))
+        joint = rows.log_joint(theta.at([i]))
+        if clusters is not None:
+            joint = by_cluster(joint, clusters[i], k)
+        total = np.logaddexp(total, np.log(part) + joint)
     return total
+
+
+def _places_of(solution: Solution, theta: Mixture) -> np.ndarray:
+    """A node that each of the different mixtures of `_mixtures` belongs to."""
+    everyone = _level(solution, EVERYONE)
+    every = solution.theta if everyone is None else everyone
+    near = lambda one: np.abs(every.means - one.means).sum((1, 2)).argmin()
+    return np.array([near(theta.at(i)) for i in range(len(theta.weights))])
 
 
 def joined(
@@ -132,6 +158,9 @@ def joined(
         diagnostics = Diagnostics(told, diagnostics.edges)
     told = {name: getattr(history, name) for name in ("node_fit", "node_pull")}
     told = {name: of if of is None else _added(of.T, None).T for name, of in told.items()}
+    joining = solution.joined
+    if joining is not None:
+        joining = _joining(solution, network, outcome)
     rows = None if solution.rows is None else np.append(solution.rows, data.total_weights())
     traffic = dataclasses.replace(solution.traffic, sent={**solution.traffic.sent, label: 0})
     new = dataclasses.replace(
@@ -139,12 +168,29 @@ def joined(
         labels=(*solution.labels, label),
         theta=stacked(solution.theta, outcome.theta),
         levels=levels,
+        joined=joining,
         diagnostics=diagnostics,
         history=dataclasses.replace(history, **told),
         traffic=traffic,
         rows=rows,
     )
     return new, Network(new.labels, network.source, network.target, network.weight)
+
+
+def _joining(solution: Solution, network: Network, outcome: Outcome) -> Joined:
+    """Which components are one cluster, the newcomer last: its own are those of the network.
+
+    A newcomer without levels has components of its own, each of the cluster that it is most like.
+    """
+    joined = solution.joined
+    assert joined is not None
+    part = network.parts()
+    largest = int(first_greatest(np.bincount(part, solution.share)[part]))
+    new = joined.cluster[[largest]]
+    if outcome.levels is None:
+        new = nearest_clusters(solution, outcome.theta.to_numpy().padded(new.shape[1]))
+    unsure = solution.share @ joined.unsure
+    return Joined(np.concatenate([joined.cluster, new]), np.vstack([joined.unsure, unsure]))
 
 
 def _outcome(

@@ -3,11 +3,15 @@ r"""Sums over sites of which nobody learns a summand: pairwise masks in fixed po
 Member i sends $y_i = x_i + \sum_{j > i} m_{ij} - \sum_{j < i} m_{ij}$, where $m_{ij}$ is a stream
 of 64-bit numbers from a secret that only i and j know. In the sum of all $y_i$ the masks cancel, to
 the bit. Anything short of it is uniform noise, as long as two members are not in league with
-whoever looks. A sum that is tried again, or with other members, has other masks.
+whoever looks. A sum that is tried again, or with other members, has other masks; so has one of
+another run, since every member gives a number of its own to it.
+
+Nobody sees a share before all have committed to theirs: to its digest, which nobody else can say.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,14 +40,28 @@ class SumName:
     """Which sum: no two have the same masks."""
 
     job: str
+    run: str
+    """Digest of what every site has drawn for this run of the job: `run_of`."""
     number: int
     attempt: int
     members: tuple[str, ...]
 
     def encode(self) -> bytes:
         """One text for one sum."""
-        plain = [self.job, self.number, self.attempt, sorted(self.members)]
-        return b"fedmixtures sum v1" + json.dumps(plain).encode()
+        plain = [self.job, self.run, self.number, self.attempt, sorted(self.members)]
+        return b"fedmixtures sum v2" + json.dumps(plain).encode()
+
+
+def run_of(job: str, drawn: Mapping[str, bytes]) -> str:
+    """What tells this run of a job from any other: digest of what each of its sites has drawn."""
+    plain = [job, sorted((site, number.hex()) for site, number in drawn.items())]
+    return hashlib.sha256(b"fedmixtures run v1" + json.dumps(plain).encode()).hexdigest()
+
+
+def commitment(name: SumName, site: str, numbers: np.ndarray) -> bytes:
+    """What a site says of its masked share before it shows it: no other share has the same."""
+    content = name.encode() + json.dumps(site).encode() + numbers.astype("<u8").tobytes()
+    return hashlib.sha256(b"fedmixtures commitment v1" + content).digest()
 
 
 def to_fixed(values: Any) -> np.ndarray:

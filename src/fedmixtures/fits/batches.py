@@ -78,7 +78,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Entries:
-    """As `Work`, for any number of fits; entries of a fit stand together."""
+    """Which tiles any number of fits are made from; entries of a fit stand together."""
 
     tile: Array
     owner: Array
@@ -211,7 +211,7 @@ def _cut(entries: Entries, lines: tuple, fits: int) -> Callable[[Batch], tuple[W
 def _cut_on_device(
     tiles: Tiles, entries: Entries, lines: tuple, fits: int
 ) -> Callable[[Batch], tuple[Work, Any]]:
-    """The same with arrays of the device."""
+    """Cuts out the work of a batch, and its lines, on the device."""
     table = entries.tile, entries.owner, entries.leave, entries.scale
     doublings = (entries.most - 1).bit_length()
 

@@ -5,8 +5,9 @@ The step is `mixture.m_step`, with the rows of others as extra_mass-data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -111,10 +112,10 @@ def fitted(
     pseudo_data = pseudo_data or _nothing(theta)
     nu, extra_mass = _wide(nu, extra_mass, theta.weights, str(dtype))
     n_hard = LLOYD_STEPS if from_centres else 0
-    whole = np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums)
     real = np.asarray(reg_covar, dtype), np.asarray(tolerance, dtype)
+    how = How(np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums), *real)
     lines = theta, pseudo_data, extra_mass, nu
-    return of_batches(_fitted, tiles, entries, lines, *whole, *real, covariance_type)
+    return of_batches(_fitted, tiles, entries, lines, how, covariance_type)
 
 
 def seeded(
@@ -145,6 +146,11 @@ def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
     return of_batches(_densities, tiles, entries, (theta,), by_entry=True)
 
 
+def overlaps(tiles: Tiles, entries: Entries, theta: Mixture, fold: Array) -> Any:
+    """(fits, k, k) sums of the products of memberships, over the rows of `fold` (fits,) alone."""
+    return of_batches(_overlaps, tiles, entries, (theta, fold))
+
+
 def m_step_of_batch(
     theta: Mixture, s: Statistics, nu: float | Array, reg_covar: float, covariance_type: str
 ) -> Mixture:
@@ -170,60 +176,76 @@ def best_of(fits: list[Fit]) -> Mixture:
     return jax.tree.map(pick, *(fit.theta for fit in fits))
 
 
+class How(NamedTuple):
+    """Numbers of a fit that are no part of its program."""
+
+    n_steps: Any
+    n_hard: Any
+    """Lloyd steps among them, the first."""
+    sums: Any
+    """Whether sums of the result are wanted."""
+    reg_covar: Any
+    tolerance: Any
+
+
 @quick
 def _fitted(
-    tiles,
-    work,
-    theta,
-    pseudo_data,
-    extra_mass,
-    nu,
-    n_steps,
-    n_hard,
-    sums,
-    reg_covar,
-    tolerance,
-    covariance_type,
+    tiles: Tiles,
+    work: Work,
+    theta: Mixture,
+    pseudo_data: PseudoData,
+    extra_mass: Array,
+    nu: Array,
+    how: How,
+    covariance_type: str,
 ) -> Fit:
-    b = len(theta.weights)
-    x, count = tiles.x[work.tile], _counts(tiles, work)
+    b, dtype = len(theta.weights), tiles.x.dtype
+    count, e_step = _e_step(tiles, work, b)
     add = owner_sums(work.owner, b, work.doublings)
     total = jnp.maximum(add(count.sum(-1)), 1.0)
-
-    rows = TileRows.of(x) if tiles.observed is None else None
     prior = ShapePrior(nu[:, None, None, None], extra_mass)
-
-    def e_step(theta):
-        if rows is not None:
-            return tile_statistics(theta, rows, count, work.owner, add)
-        at = jax.tree.map(lambda part: part[work.owner], theta)
-        return jax.tree.map(
-            add, statistics(at, IncompleteRows(x, tiles.observed[work.tile]), count)
-        )
-
-    def narrow(theta):
-        there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(x.dtype)
-        eye = jnp.eye(theta.n_continuous, dtype=x.dtype)
-        covariances = jnp.broadcast_to(HARD * eye, theta.covariances.shape)
-        return Mixture(there / there.sum(-1, keepdims=True), theta.means, covariances)
 
     def step(carry):
         theta, before, done, t = carry
-        hard = t < n_hard
-        used = jax.tree.map(lambda a, b: jnp.where(hard, a, b), narrow(theta), theta)
+        hard = t < how.n_hard
+        used = jax.tree.map(lambda a, b: jnp.where(hard, a, b), _narrow(theta), theta)
         s = e_step(used)
-        new = m_step(theta, s, reg_covar, prior, covariance_type, pseudo_data, LEAST)
+        new = m_step(theta, s, how.reg_covar, prior, covariance_type, pseudo_data, LEAST)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
-        small = (jnp.abs(mean - before) < tolerance) & (t > n_hard)
+        small = (jnp.abs(mean - before) < how.tolerance) & (t > how.n_hard)
         return jax.tree.map(still, theta, new), mean, done | small, t + 1
 
-    go_on = lambda carry: (carry[-1] < n_steps) & ~carry[2].all()
-    start = theta, jnp.full(b, -jnp.inf, x.dtype), jnp.zeros(b, bool), jnp.int32(0)
+    go_on = lambda carry: (carry[-1] < how.n_steps) & ~carry[2].all()
+    start = theta, jnp.full(b, -jnp.inf, dtype), jnp.zeros(b, bool), jnp.int32(0)
     theta = jax.lax.while_loop(go_on, step, start)[0]
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(e_step, theta))
-    own = jax.lax.cond(sums, e_step, lambda theta: nothing, theta)
+    own = jax.lax.cond(how.sums, e_step, lambda theta: nothing, theta)
     return Fit(theta, own, shape_penalty(theta, nu), covariance_type)
+
+
+def _e_step(tiles: Tiles, work: Work, n: int) -> tuple[Array, Callable[[Mixture], Statistics]]:
+    """Counts of the rows of every entry, and what gives the statistics of all `n` fits."""
+    x, count = tiles.x[work.tile], _counts(tiles, work)
+    add = owner_sums(work.owner, n, work.doublings)
+    if tiles.observed is None:
+        rows = TileRows.of(x)
+        return count, lambda theta: tile_statistics(theta, rows, count, work.owner, add)
+    some = IncompleteRows(x, tiles.observed[work.tile])
+
+    def of_what_is_there(theta: Mixture) -> Statistics:
+        at = jax.tree.map(lambda part: part[work.owner], theta)
+        return jax.tree.map(add, statistics(at, some, count))
+
+    return count, of_what_is_there
+
+
+def _narrow(theta: Mixture) -> Mixture:
+    """Equal, narrow components at the same means: their E-step is Lloyd's assignment."""
+    there = jnp.where(theta.weights > 0, 1.0, 0.0).astype(theta.means.dtype)
+    eye = jnp.eye(theta.n_continuous, dtype=theta.means.dtype)
+    covariances = jnp.broadcast_to(HARD * eye, theta.covariances.shape)
+    return Mixture(there / there.sum(-1, keepdims=True), theta.means, covariances)
 
 
 @quick
@@ -268,6 +290,18 @@ def _densities(tiles: Tiles, work: Work, theta: Mixture) -> Array:
         return tile_log_density(theta, x, work.owner)
     at = jax.tree.map(lambda part: part[work.owner], theta)
     return jax.nn.logsumexp(log_joints(at, IncompleteRows(x, observed[work.tile])), axis=-1)
+
+
+@quick
+def _overlaps(tiles: Tiles, work: Work, theta: Mixture, fold: Array) -> Array:
+    x, observed = tiles.x[work.tile], tiles.observed
+    at = jax.tree.map(lambda part: part[work.owner], theta)
+    rows = x if observed is None else IncompleteRows(x, observed[work.tile])
+    here = tiles.fold[work.tile] == fold[work.owner][:, None]
+    count = jnp.where(here, tiles.count[work.tile] * work.scale[:, None], 0.0)
+    member = jnp.where(count[..., None] > 0, jax.nn.softmax(log_joints(at, rows), axis=-1), 0.0)
+    by_entry = jnp.einsum("erk,erl,er->ekl", member, member, count)
+    return owner_sums(work.owner, len(fold), work.doublings)(by_entry)
 
 
 @quick

@@ -17,7 +17,7 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.fits.batches import ALL, Entries
-from fedmixtures.fits.em import Fit, densities, fitted, m_step_of_batch, seeded
+from fedmixtures.fits.em import Fit, densities, fitted, m_step_of_batch, overlaps, seeded
 from fedmixtures.fits.held_out import HeldOut
 from fedmixtures.fits.tiles import TileTable
 from fedmixtures.init import distinct_rows_of_all
@@ -195,6 +195,15 @@ class FoldedRows:
         found = self.densities(self.all_rows(self.n_folds), folds)
         return _of_own_fold(found, self.fold, self.count)
 
+    def overlaps(self, folds: Mixture) -> Any:
+        """(nodes, k, k) sums of r r^T over own rows, r the memberships by the fit without the row.
+
+        `folds` (nodes, folds, ...).
+        """
+        fold = np.repeat(np.arange(self.n_folds, dtype=self.fold.dtype), self.n)
+        entries = self.all_rows(self.n_folds)
+        return _over_folds(overlaps(self.table.tiles, entries, nodes_last(folds), fold), self.n)
+
     def halves(self, theta: Mixture) -> tuple[Mixture, Mixture]:
         """Of mixtures of `all_and_folds`: those of all rows, and those of the folds."""
         return _halved(theta, self.n)
@@ -285,6 +294,12 @@ def _of_own_fold(density: Array, fold: Array, count: Array) -> Any:
     place = xp.maximum(fold, 0)[None].astype(np.int64)
     density = density.reshape(-1, *fold.shape)
     return xp.where(count > 0, xp.take_along_axis(density, place, 0)[0], 0.0)
+
+
+@partial(jit_on_gpu, static_argnums=1)
+def _over_folds(by_fit: Array, n: int) -> Any:
+    """(nodes, ...) sums over the folds of (folds x nodes, ...)."""
+    return xp.asarray(by_fit).reshape(-1, n, *by_fit.shape[1:]).sum(0)
 
 
 @jit_on_gpu

@@ -32,7 +32,7 @@ from fedmixtures.kernels.arrays import (
 TILE_SIZES = (32, 64, 128, 256)
 """Rows in a tile: which of them depends on how many rows nodes have."""
 SMALL_SIZES = (4, 8, 16, *TILE_SIZES)
-"""The same of rows that are only judged: those of one fold."""
+"""Rows in a tile of rows that are only judged: those of one fold."""
 LARGE = 1 << 16
 """Tiles from which on room for twice as many would be felt."""
 NO_FOLD = -2
@@ -102,7 +102,7 @@ class TileTable:
         )
 
     def only(self, who: np.ndarray | slice) -> TileTable:
-        """The same tiles, of some of the nodes."""
+        """The table of some of the nodes, on these tiles."""
         part = copy.copy(self)
         part.n_tiles, part.first = self.n_tiles[who], self.first[who]
         return part
@@ -138,7 +138,7 @@ class TileTable:
     def with_points(
         self, node: Array, leave: Array, fit: Array, source: Array, scale: Array
     ) -> Entries:
-        """As `of_rows`; fit number `fit[e]` has the points of `source[e]` too, times `scale[e]`."""
+        """Fits to rows as `of_rows`; number `fit[e]` has the points of `source[e]`, too."""
         return self._joined(self.of_rows(node, leave), fit, source, scale, len(node))
 
     def of_each(self, source: Array, scale: Array) -> Entries:
@@ -202,7 +202,7 @@ def _of_equal(first: Array, node: Array, leave: Array, tiles: int) -> tuple[Arra
 
 @partial(jit_on_gpu, static_argnums=(2, 3))
 def _of_each(source: Array, scale: Array, first: int, tiles: int) -> tuple[Array, ...]:
-    """The same of fits to the points of a source each, which stand from tile `first` on."""
+    """Tile, owner, leave and scale of fits to the points of a source each, from tile `first` on."""
     n = len(source)
     tile = first + tiles * xp.asarray(source)[:, None] + xp.arange(tiles)
     owner = xp.repeat(xp.arange(n, dtype=np.int32), tiles)
@@ -230,7 +230,7 @@ def _with_points(
     first: int,
     tiles: int,
 ) -> tuple[Array, ...]:
-    """The same with `tiles` of points for every `fit`, which stand from tile `first` on.
+    """Entries of rows, with `tiles` of points for every `fit`, which stand from tile `first` on.
 
     For every fit: entries of points before it, and entries of rows up to its last.
     """

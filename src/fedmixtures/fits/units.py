@@ -10,9 +10,11 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.kernels.arrays import jit_on_gpu, xp
+from fedmixtures.kernels.arrays import Segments, jit_on_gpu, xp
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
+
+TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,3 +66,23 @@ def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
         covariances * (varying[:, None] * varying),
     )
     return jax.tree.unflatten(jax.tree.structure(theta), parts)
+
+
+@jit_on_gpu
+def cell_sums(rows: Array, weights: Array, rows_of: Segments) -> tuple[Any, Any, Any]:
+    """Cells of every node and their sums, by feature; their spread, and that of their squares."""
+    weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
+    rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
+    own, first = xp.maximum(cells, TINY), rows_of.sums(weight * rows)
+    means, node = first / own, rows_of.number()
+    spread = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
+    spread = xp.where(spread > 1e-12 * abs(means), spread, xp.maximum(abs(means), 1e-6))
+    spreads = {"cells": xp.ones_like(spread), "first": spread}
+    return {"cells": cells, "first": first}, spreads, np.sqrt(2) * spread**2
+
+
+@jit_on_gpu
+def sums_of_squares(rows: Array, weights: Array, rows_of: Segments, centre: Array) -> Any:
+    """Sums of squares about a centre, of every node by feature."""
+    weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
+    return rows_of.sums(weight * (xp.nan_to_num(rows) - centre) ** 2)

@@ -138,7 +138,7 @@ class Segments(eqx.Module):
         """The sum of every segment."""
         if not isinstance(values, jax.Array):
             return np.add.reduceat(values, self.first, axis=0, dtype=dtype)
-        return _stretches_summed(self, values, dtype)
+        return _summed_by_segment(self, values, dtype)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -147,14 +147,14 @@ def _numbered(first: jax.Array, n: int) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=2)
-def _stretches_summed(segments: Segments, values: jax.Array, dtype: Any) -> jax.Array:
+def _summed_by_segment(segments: Segments, values: jax.Array, dtype: Any) -> jax.Array:
     values = values if dtype is None else values.astype(dtype)
     if segments.end is None:
         return values.reshape(-1, segments.length, *values.shape[1:]).sum(1)
-    return stretch_sums(values, segments.end)[segments.first]
+    return segment_sums(values, segments.end)[segments.first]
 
 
-def stretch_sums(
+def segment_sums(
     values: Array, end: Array, doublings: int | None = None, join: Any = jnp.add, nothing: Any = 0
 ) -> jax.Array:
     """For every line the sum from there to the end of its segment, or what else `join` makes.
@@ -187,7 +187,7 @@ def stretch_sums(
 def owner_sums(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
     """What sums lines over each of `n` owners (sorted).
 
-    On a GPU by doubling, since its scatters add in any order: see `stretch_sums`. An owner of no
+    On a GPU by doubling, since its scatters add in any order: see `segment_sums`. An owner of no
     line has any number there.
     """
     if doublings is None:
@@ -196,7 +196,7 @@ def owner_sums(owner: Array, n: int, doublings: int | None) -> Callable[[Array],
 
 
 def owner_least(owner: Array, n: int, doublings: int | None) -> Callable[[Array], jax.Array]:
-    """The same of the least instead of the sum."""
+    """What takes the least of lines over each of `n` owners (sorted)."""
     if doublings is None:
         return lambda part: jax.ops.segment_min(part, owner, n, indices_are_sorted=True)
     return _by_doubling(owner, n, doublings, jnp.minimum, jnp.inf)
@@ -208,7 +208,7 @@ def _by_doubling(owner, n: int, doublings: int, join, nothing) -> Callable[[Arra
     last = jnp.concatenate([owner[1:] != owner[:-1], jnp.ones(1, bool)])
     end = jax.lax.cummin(jnp.where(last, line + 1, len(owner)), reverse=True)
     place = jnp.minimum(first, len(owner) - 1)
-    return lambda part: stretch_sums(part, end, doublings, join, nothing)[place]
+    return lambda part: segment_sums(part, end, doublings, join, nothing)[place]
 
 
 def in_order_of(*keys: Array) -> Any:
@@ -361,13 +361,13 @@ def most_voted(receiver: Array, heard: Array, weight: Array, label: Array) -> An
 
 @jax.jit
 def _most_voted_on_device(order, receiver, heard, weight, label):
-    """The same without a length that depends on the votes."""
+    """`most_voted` without a length that depends on the votes."""
     node, name, weight = receiver[order], heard[order], weight[order]
     line, n = jnp.arange(len(node)), len(node)
     new = jnp.concatenate([jnp.ones(1, bool), (node[1:] != node[:-1]) | (name[1:] != name[:-1])])
     last = jnp.concatenate([new[1:], jnp.ones(1, bool)])
     end = jax.lax.cummin(jnp.where(last, line + 1, n), reverse=True)
-    votes = jnp.where(new, stretch_sums(weight, end), 0.0)
+    votes = jnp.where(new, segment_sums(weight, end), 0.0)
     most = jax.ops.segment_max(votes, node, len(label), indices_are_sorted=True)
     winner = (votes >= most[node] * (1 - margin(votes.dtype))) & (votes > 0)
     none = jnp.iinfo(label.dtype).max

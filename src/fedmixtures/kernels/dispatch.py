@@ -38,7 +38,7 @@ LAYOUT_NODES = 100_000
 BLOCK_NODES, BLOCK_ROWS = 128, 65536
 """Nodes and rows in a block on a CPU, at most: what stays in its cache."""
 GPU_NODES, GPU_ROWS = 1 << 20, 1 << 27
-"""The same on a GPU, which wants all work at once."""
+"""Nodes and rows in a block on a GPU, which wants all work at once."""
 KEPT_PRODUCTS, MOST_PRODUCTS = 14, 20
 """Up to so many features a tile's statistics are matrix products with all products of features,
 which are kept from step to step or made anew."""
@@ -82,7 +82,7 @@ def sorts_on_device() -> bool:
 
 
 def clustered_at_once() -> int:
-    """Rows times restarts in one call of `settled`, at most."""
+    """Rows times restarts in one call of `lloyd`, at most."""
     return GPU_CLUSTERED if on_gpu() else CPU_CLUSTERED
 
 
@@ -134,7 +134,7 @@ def _observed_statistics(
     theta: Mixture, rows: IncompleteRows, row_weights: RowWeights
 ) -> Statistics:
     """In chunks of segments, for each of which and each component there is a matrix."""
-    x, observed = rows.by_stretch, rows.observed
+    x, observed = rows.by_segment, rows.observed
 
     def one_pass(x, observed, weights):
         flat = x.reshape(len(x), -1, x.shape[-1])
@@ -143,10 +143,10 @@ def _observed_statistics(
         )
 
     weights = row_weights.reshape(x.shape[:3])
-    return _summed(one_pass, (x, observed, weights), stretches_at_once(theta))
+    return _summed(one_pass, (x, observed, weights), segments_at_once(theta))
 
 
-def stretches_at_once(theta: Mixture) -> int:
+def segments_at_once(theta: Mixture) -> int:
     """Segments of every node whose matrices are held together."""
     nodes, k, d = theta.means.shape
     return max(1, (GPU_ENTRIES if on_gpu() else CPU_ENTRIES) // (nodes * k * d * d))
@@ -156,7 +156,7 @@ def log_joints(theta: Mixture, rows: Rows | IncompleteRows) -> Float[Array, "nod
     """`density.log_joint` of every node's rows; of rows with gaps, of what is there."""
     if not isinstance(rows, IncompleteRows):
         return jax.vmap(log_joint)(theta, rows)
-    x, width = rows.by_stretch, stretches_at_once(theta)
+    x, width = rows.by_segment, segments_at_once(theta)
 
     def of_chunk(chunk):
         x, observed = chunk
@@ -299,7 +299,7 @@ def nll_and_gradient(
 
 
 def nll_of_statistics(theta: Mixture, s: Statistics) -> tuple[PerNode, Mixture]:
-    """The same from statistics already taken under `theta`."""
+    """Negative log-likelihood and gradient, from statistics already taken under `theta`."""
     few = theta.n_features <= UNROLLED
     gradient = (likelihood.gradient_by_entries if few else plain_gradient)(theta, s)
     return -s.log_likelihood, gradient
@@ -381,7 +381,7 @@ def pair_sums_of_many_features(*args) -> pair_sums.Sums:
 # k-means -----------------------------------------------------------------------------------------
 
 
-def settled(x, weights, centres) -> clustering.Clustering:
+def lloyd(x, weights, centres) -> clustering.Clustering:
     """`clustering.lloyd` of all restarts of every node: `centres` lists them node after node."""
     k, d = centres.shape[1:]
     if on_gpu():

@@ -110,7 +110,7 @@ class Method(eqx.Module):
             _checks.same_components(type(self).__name__, n_components)
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> Method:
-        """The same method with what it takes from the rows before it begins; by default nothing."""
+        """The method with what it takes from the rows before it begins; by default nothing."""
         return self
 
     @property
@@ -241,6 +241,24 @@ class Levels:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Which components are one cluster, where clusters are fewer than components."""
+
+    cluster: np.ndarray
+    """(nodes, k) the cluster that each component of a node's mixture belongs to."""
+    unsure: np.ndarray
+    """(nodes, clusters) mean of r (1 - r) over own rows, r the membership by fits that have not
+    seen the row: zero where every row is of one cluster for sure."""
+
+    def relabel(self, number: np.ndarray) -> Joined:
+        """The same with other numbers (nodes, clusters or more) in place of 0, 1, ..."""
+        unsure = np.zeros(number.shape)
+        old = self.unsure.shape[1]
+        np.put_along_axis(unsure, number[:, :old], self.unsure, 1)
+        return Joined(np.take_along_axis(number, self.cluster, 1), unsure)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a method without rounds hands back."""
@@ -253,6 +271,7 @@ class Outcome:
     """For the diagnostics: arrays (edges, ...) in the order of the block, of a protocol."""
     levels: Levels | None = None
     """Where a node's density is a weighted sum of several; `theta` is then what clusters."""
+    joined: Joined | None = None  # which components of `theta` are one cluster; None: each its own
     sent: np.ndarray | int = 0
     """Numbers each node sent to a hub (8 bytes each); a protocol is counted by its engine."""
     received: np.ndarray | int = 0  # numbers the hub sent to each node

@@ -87,7 +87,7 @@ def loss_of_statistics(
 
 
 def local_loss(theta: Mixture, data: NodeRows, prior: Pseudorows | None) -> tuple[PerNode, Mixture]:
-    """The same from the rows of the nodes."""
+    """Local loss and its gradient, from the rows of the nodes."""
     return loss_of_statistics(theta, statistics(theta, data.rows, data.row_weights), prior)
 
 

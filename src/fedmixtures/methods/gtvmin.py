@@ -125,7 +125,7 @@ class GTVMin(NodeProgram):
         return self.within(feasible)
 
     def within(self, feasible: FeasibleSet) -> GTVMin:
-        """The same method in a feasible set, which takes on the method's covariance type."""
+        """The method in a feasible set, which takes on the method's covariance type."""
         own = dataclasses.replace(feasible, covariance_type=self.covariance_type)
         return dataclasses.replace(self, feasible=own)
 
@@ -195,7 +195,7 @@ class GTVMin(NodeProgram):
         return Backtracking() if given == "auto" else None
 
     def with_rate(self, rate: float) -> GTVMin:
-        """The same program with a given step size."""
+        """The program with a given step size."""
         return dataclasses.replace(self, learning_rate=rate)
 
     @property

@@ -40,8 +40,8 @@ class Block:
     """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
 
     @cached_property
-    def held(self) -> NodeData:
-        """`data` where a fit works with it: rows are copied to a GPU once."""
+    def device_data(self) -> NodeData:
+        """`data`, with rows where a fit works with them: they are copied to a GPU once."""
         data = self.data
         rows, weights = xp.asarray(data.rows), xp.asarray(data.row_weights)
         return replace(data, rows=rows, row_weights=weights)

@@ -56,7 +56,7 @@ class IncompleteRows(eqx.Module):
         return self.x.shape
 
     @property
-    def by_stretch(self) -> Float[Array, "*nodes segments length d"]:
+    def by_segment(self) -> Float[Array, "*nodes segments length d"]:
         """The rows of every segment."""
         *nodes, segments, d = self.observed.shape
         return self.x.reshape(*nodes, segments, -1, d)
@@ -82,7 +82,7 @@ def observed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array
     \delta_O$ for what is missing, whose covariance is $\Sigma_{MM} - \Sigma_{MO} \Sigma_{OO}^{-1}
     \Sigma_{OM}$. All rows have one shape, whatever their gaps.
     """
-    x, observed = rows.by_stretch, rows.observed[..., None, :]  # (..., segments, 1, d)
+    x, observed = rows.by_segment, rows.observed[..., None, :]  # (..., segments, 1, d)
     if mixture.is_mixed:
         return _mixed_terms(mixture, rows)
     means = mixture.means[..., None, :, :]
@@ -105,7 +105,7 @@ def observed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array
 def _mixed_terms(mixture: Mixture, rows: IncompleteRows) -> tuple[Array, Array, Array]:
     """`observed_terms` with categories: a missing one is expected with the component's shares."""
     g = mixture.n_continuous
-    x, observed = rows.by_stretch[..., g:], rows.observed[..., g:]
+    x, observed = rows.by_segment[..., g:], rows.observed[..., g:]
     numbers = IncompleteRows(rows.x[..., :g], rows.observed[..., :g])
     joint, expected, left = observed_terms(mixture.continuous, numbers)
     logs = log_tables(mixture)[..., None, :, :]  # (..., 1, k, columns)

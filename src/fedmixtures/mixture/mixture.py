@@ -90,7 +90,7 @@ class Mixture(eqx.Module):
         return jax.tree.map(lambda part: part[index], self)
 
     def relabel(self, order: Any) -> Mixture:
-        """The same with components in another order: one for all of a stack, or one for each."""
+        """The mixture with components in another order: one for all of a stack, or one for each."""
         if np.ndim(order) == 1:
             return Mixture(
                 self.weights[..., order],
@@ -113,7 +113,7 @@ class Mixture(eqx.Module):
         return self.to_numpy().relabel(present)
 
     def to_numpy(self) -> Mixture:
-        """The same numbers as float64 NumPy arrays."""
+        """The mixture with float64 NumPy arrays."""
         return jax.tree.map(lambda part: np.asarray(part, dtype=np.float64), self)
 
     @staticmethod
@@ -124,7 +124,7 @@ class Mixture(eqx.Module):
         return jax.tree.map(lambda *parts: np.stack(parts), *padded)
 
     def padded(self, n_components: int) -> Mixture:
-        """The same NumPy mixture with absent components added up to `n_components`."""
+        """The NumPy mixture with absent components added up to `n_components`."""
         extra = n_components - self.n_components
         if extra == 0:
             return self
@@ -167,6 +167,21 @@ class Mixture(eqx.Module):
         _checks.single_mixture(self.weights, function.__name__)
         with double():
             return np.asarray(jax.jit(function)(self.to_numpy(), rows))
+
+
+def merged(theta: Mixture, cluster: np.ndarray, n_clusters: int) -> Mixture:
+    """(..., clusters, ...) one Gaussian with the moments of all components (..., k) of a number."""
+    weights, means, covariances = theta.parts
+    part = (cluster[..., None] == np.arange(n_clusters)) * weights[..., None]
+    total = part.sum(-2)
+    part = part / np.where(total > 0, total, 1.0)[..., None, :]
+    centre = np.einsum("...kc,...kd->...cd", part, means)
+    g = theta.n_continuous
+    off = (means[..., :, None, :] - centre[..., None, :, :])[..., :g]
+    spread = np.einsum("...kc,...kde->...cde", part, covariances)
+    spread = spread + np.einsum("...kc,...kcd,...kce->...cde", part, off, off)
+    there = (total > 0)[..., None, None]
+    return Mixture(total, centre, np.where(there, spread, np.eye(g)))
 
 
 def matching_costs(a: Mixture, b: Mixture) -> np.ndarray:

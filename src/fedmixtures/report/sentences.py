@@ -27,6 +27,8 @@ def title(content: dict[str, Any]) -> str:
         return headline(content)
     of = lambda count, word: f"{count:,} {word}{'s' * (count != 1)}"
     rows = f"{of(len(atlas['names']), 'cluster')} in {of(shape['rows'], 'row')}"
+    if is_of_a_site(content):
+        return f"{rows} of {content['nodes']['label'][0]}"
     return rows if shape["nodes"] == 1 else f"{rows} of {of(shape['nodes'], 'node')}"
 
 

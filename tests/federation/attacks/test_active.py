@@ -10,6 +10,7 @@ import pytest
 from federated import SITES, Sites, a_job, site_rows
 from fedmixtures import FeasibleSet, GTVMin, TrustThenPool
 from fedmixtures.federation.in_process import ask
+from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.rounds import NodeRefused
@@ -31,7 +32,8 @@ def test_a_dropped_job_counts(tmp_path):
         sites.nodes = {name: sites.started(name) for name in SITES}
         rounds = sites.rounds(trust_job(shift=(0.1 * number, 0.0)))
         rounds.begin()
-        rounds.round(0)
+        for t in range(2):  # drawn numbers, commitments, and the first shares
+            rounds.round(t)
     sites.nodes = {name: sites.started(name) for name in SITES}
     with pytest.raises(NodeRefused, match="max_jobs"):
         sites.rounds(trust_job(shift=(0.5, 0.0))).begin()
@@ -42,21 +44,23 @@ def test_a_dropped_job_counts(tmp_path):
 def test_jobs_that_were_let_in_together_are_counted_one_by_one(tmp_path):
     """N3: all are shown before any begins, so that each finds an account with nothing in it."""
     sites = Sites(tmp_path, ROWS, gate=Gate(), releases=ReleaseBudget(max_jobs=1))
-    jobs = [trust_job(seed=seed) for seed in range(2)]
-    node = sites.nodes["aachen"]
-    for job in jobs:
-        ask(node, sites.hello(job))
-    assert ask(node, request("share", job=jobs[0].key, round=0)).boxes
+    both = [sites.rounds(trust_job(seed=seed)) for seed in range(2)]
+    for rounds in both:
+        rounds.begin()
+        rounds.round(0)
+    both[0].round(1)
     with pytest.raises(NodeRefused, match="max_jobs"):
-        ask(node, request("share", job=jobs[1].key, round=0))
+        both[1].round(1)
 
 
 def first_share(sites: Sites, job) -> np.ndarray:
     """Aachen's masked part of the first sum, as bergen reads it."""
-    node = sites.started("aachen")
-    ask(node, sites.hello(job))
-    box = ask(node, request("share", job=job.key, round=0)).boxes["bergen"]
-    address = Address(job.key, 0, "aachen", "bergen")
+    sites.nodes = {name: sites.started(name) for name in SITES}
+    rounds = sites.rounds(job)
+    for t in range(rounds.begin(), 2):
+        rounds.round(t)
+    box = ask(sites.nodes["aachen"], request("share", job=job.key, round=2)).boxes["bergen"]
+    address = Address(job.key, 2, "aachen", "bergen")
     content = sites.keys["bergen"].open(box, sites.roster.sites["aachen"], address)
     return np.frombuffer(Frame.decode(content).boxes["share"], "<u8")
 
@@ -103,8 +107,8 @@ def test_rows_that_change_between_hello_and_the_first_share_are_noticed(tmp_path
     ask(second, sites.hello(job))
     sites.rows = ROWS
     first_share(sites, job)
-    with pytest.raises(NodeRefused, match="on other rows"):
-        ask(second, request("share", job=job.key, round=0))
+    with pytest.raises(SumRefused, match="on other rows"):
+        second.runs.enter(job.key, second.sessions[job.key].fingerprint)
 
 
 def test_a_job_whose_record_is_gone_is_not_begun_again(tmp_path):
@@ -118,6 +122,21 @@ def test_a_job_whose_record_is_gone_is_not_begun_again(tmp_path):
     (tmp_path / "aachen" / "runs.json").unlink()
     with pytest.raises(NodeRefused, match="was begun and is gone"):
         first_share(sites, job)
+
+
+def test_masks_are_never_the_same_again(tmp_path):
+    """N2: all sites are put back from a backup of before the job, and one has a patient more."""
+    sites, job = Sites(tmp_path, ROWS, gate=Gate(rounding=0.0)), trust_job()
+    first_share(sites, trust_job(seed=9))
+    for name in SITES:
+        shutil.copytree(tmp_path / name, tmp_path / "backup" / name)
+    before = first_share(sites, job)
+    for rows in (ROWS, ROWS | {"aachen": np.concatenate([ROWS["aachen"], [[3.0, -2.0]]])}):
+        for name in SITES:
+            shutil.rmtree(tmp_path / name)
+            shutil.copytree(tmp_path / "backup" / name, tmp_path / name)
+        sites.rows = rows
+        assert np.abs(apart(first_share(sites, job), before)).min() > 2.0**20
 
 
 @pytest.mark.parametrize(

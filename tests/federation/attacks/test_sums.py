@@ -7,6 +7,8 @@ release point of true nodes. The attacker is a member: it knows its own rows and
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,11 +17,18 @@ from attackers import cutting_cells, hits, rows_in_cells, sums
 from federated import Sites, a_job
 from fedmixtures import FeasibleSet, GTVMin, Mixture
 from fedmixtures.data.node_data import label_hash
-from fedmixtures.federation.masked_sums import SumRefused
+from fedmixtures.federation.masked_sums import SumRefused, commitment
 from fedmixtures.federation.node.budgets import BudgetSpent, ReleaseBudget
 from fedmixtures.federation.node.gate import Gate, Support
+from fedmixtures.federation.node.own_rows import protected
 from fedmixtures.federation.node.protocol_session import ProtocolSession
-from fedmixtures.federation.wire.message import MaskedShare, ModelRefused, encode_message
+from fedmixtures.federation.node.release import _masked, _rounded
+from fedmixtures.federation.wire.message import (
+    Commitment,
+    MaskedShare,
+    ModelRefused,
+    encode_message,
+)
 from fedmixtures.methods.protocol import Connect, Protocol, Sum
 from fedmixtures.mixture.moments import Statistics
 
@@ -50,6 +59,7 @@ def statistics(theta: Mixture, x: np.ndarray, weights=1.0) -> Statistics:
 class Asks(Protocol):
     """Sums of statistics under mixtures of the asker's choice, with some steps of EM from each."""
 
+    sends: ClassVar = (Sum,)
     thetas: tuple
     more: int = 0
 
@@ -58,7 +68,7 @@ class Asks(Protocol):
         for theta in self.thetas:
             for _ in range(1 + self.more):
                 own = statistics(theta, block.data.rows, block.data.row_weights)
-                total = yield Sum(own, None, theta.covariances[None, None])
+                total = yield Sum(own, None, Mixture(*(p[None, None] for p in theta.parts)))
                 found.append((theta, total))
                 theta = m_step(theta, total) if self.more else theta
         return found
@@ -90,7 +100,7 @@ class Group:
             support = Support(rows[name], (people or {}).get(name))
             made = ProtocolSession(job, name, support, folder / name / "x", program,
                                        gate)  # fmt: skip
-            made.passed = node.point.let_through
+            made.passed, made.opened = node.point.let_through, node.point.opened
             made._begin()
             self.sessions[name] = made
 
@@ -110,6 +120,22 @@ class Group:
                 session.accept(source, session.reached, encode_message(message))
         for session in self.sessions.values():
             session.step(session.freshness())
+
+    def lying(self, change) -> Callable:
+        """What the attacker says instead: a changed share, to which it has committed."""
+
+        def said(message):
+            session, point = self.sessions[ATTACKER], self.sites.nodes[ATTACKER].point
+            if isinstance(message, MaskedShare):
+                return MaskedShare(change(message.numbers), message.seen)
+            if not isinstance(message, Commitment):
+                return message
+            share = next(iter(session.exchange.messages.values())).share
+            name = session.sum_name(share.members, 1)
+            shown = _masked(point, share, _rounded(point, share, session), name)
+            return Commitment(commitment(name, ATTACKER, change(shown.numbers)))
+
+        return said
 
     def run(self) -> list:
         """All exchanges; what a member learns: mixtures and totals."""
@@ -143,6 +169,7 @@ def start(k: int, rng) -> Mixture:
 class Parts(Protocol):
     """Sums over some of the sites, then one over all."""
 
+    sends: ClassVar = (Connect, Sum)
     together: tuple
     times: int = 1
 
@@ -187,6 +214,7 @@ def test_a_member_lost_inside_a_sum_costs_the_others_one_more(tmp_path):
         session.leave(t, {"ghent"})
         session.go_to(t)
         assert session.reached == t + 1
+    group.exchange()
     sent.passed(sent)
     assert not (next(iter(sent.exchange.released.values())).numbers == before).any()
     group.run()
@@ -208,13 +236,13 @@ def test_going_back_because_somebody_left_is_no_way_to_sums_that_cost_nothing(tm
     while group.sessions["aachen"].exchange.members is None:
         group.exchange()
     t = group.sessions["aachen"].reached
-    for _ in range(2):
+    for _ in range(3):
         group.exchange()
     del group.sessions["ghent"]
     for session in group.sessions.values():
         session.leave(t, {"ghent"})
         session.go_to(t)
-    for _ in range(2):
+    for _ in range(4):
         group.exchange()
     (sums,) = json.loads((tmp_path / "aachen" / "sums.json").read_text())["rows"].values()
     assert [sum(by_number.values()) for by_number in sums.values()] == [4]
@@ -283,16 +311,29 @@ def test_a_member_that_sends_different_shares_is_found_out(tmp_path):
     rows = {name: blobs(30, rng) for name in NAMES}
     group = Group(tmp_path, rows, Asks((start(3, rng),), 3))
 
-    def forge(source, to, message):
-        if (source, to) == (ATTACKER, "aachen"):
-            numbers = message.numbers.copy()
-            numbers[0] += np.uint64(5 << 24)
-            return MaskedShare(numbers, message.seen)
-        return message
+    def change(numbers):
+        return numbers + (np.arange(len(numbers)) == 0).astype(np.uint64) * np.uint64(5 << 24)
 
-    group.exchange(forge)
+    said = group.lying(change)
+
+    def forge(source, to, message):
+        return said(message) if (source, to) == (ATTACKER, "aachen") else message
+
+    for _ in range(4):  # drawn numbers, commitments, shares; commitments
+        group.exchange(forge)
     with pytest.raises(ModelRefused, match="has seen other totals"):
         group.exchange()
+
+
+def test_who_shows_another_share_than_committed_to_is_named(tmp_path):
+    """The others have shown theirs by then: what comes must be what was said before."""
+    rng = np.random.default_rng(4)
+    group = Group(tmp_path, {name: blobs(30, rng) for name in NAMES}, Asks((start(3, rng),)))
+    other = lambda message: MaskedShare(message.numbers + np.uint64(1), message.seen)
+    for _ in range(2):
+        group.exchange()
+    with pytest.raises(ModelRefused, match="shows another share than it has committed to"):
+        group.exchange(poison=other)
 
 
 @pytest.mark.parametrize("by", ["noise", "a thousand rows"])
@@ -302,17 +343,16 @@ def test_a_poisoned_total_is_none_and_the_others_go_on(tmp_path, by):
     rows = {name: blobs(30, rng) for name in NAMES}
     group = Group(tmp_path, rows, Asks(tuple(start(3, rng) for _ in range(3))))
 
-    def poison(message):
-        numbers = message.numbers.copy()
+    def change(numbers):
         if by == "noise":
             drawn = np.random.default_rng(0).integers(0, 2**63, len(numbers))
-            return MaskedShare(drawn.astype(np.uint64), message.seen)
-        numbers[1] += np.uint64(1000 << 24)
-        return MaskedShare(numbers, message.seen)
+            return drawn.astype(np.uint64)
+        return numbers + (np.arange(len(numbers)) == 1).astype(np.uint64) * np.uint64(1000 << 24)
 
-    group.exchange()
-    group.exchange()
-    group.exchange(poison=poison)  # the masses of the second sum
+    for _ in range(5):  # drawn numbers, and a sum of masses and moments
+        group.exchange()
+    for _ in range(2):
+        group.exchange(poison=group.lying(change))  # the masses of the second sum
     while not group.sessions["aachen"].is_over:
         group.exchange()
     masses = [np.asarray(total.mass)[0, 0] for _, total in group.sessions["aachen"].outcome]
@@ -327,6 +367,7 @@ def test_sets_that_differ_by_one_site_are_not_opened_over_the_same_rows(tmp_path
     four = Group(tmp_path, rows, program)
     four.run()
     three = Group(tmp_path, {name: rows[name] for name in names[:3]}, program)
+    three.exchange()
     with pytest.raises(SumRefused, match="about 1 of them alone"):
         three.exchange()
 
@@ -338,7 +379,7 @@ def test_sums_end_at_the_budget(tmp_path):
     group = Group(tmp_path, rows, Asks((start(3, rng),), 5), releases=budget)
     with pytest.raises(BudgetSpent, match="max_sums"):
         group.run()
-    assert group.sessions["aachen"].reached == 6  # three sums of two exchanges
+    assert group.sessions["aachen"].reached == 14  # three sums of four exchanges
 
 
 def test_a8_in_a_sum_a_patient_with_many_visits_is_one_person(tmp_path):
@@ -355,3 +396,49 @@ def test_a8_in_a_sum_a_patient_with_many_visits_is_one_person(tmp_path):
         found = Group(tmp_path / name, rows, program, people=whose).run()
         opened[name] = bool((np.asarray(found[0][1].first)[0, 0, 3] != 0).any())
     assert opened == {"rows": True, "people": False}
+
+
+def test_n4_a_component_that_others_have_few_rows_in_gets_none_of_them(tmp_path):
+    """The attacker has twenty rows of its own where the others have one or two each."""
+    rng = np.random.default_rng(11)
+    rows = {name: blobs(40, rng) for name in NAMES}
+    place = np.array([5.0, 5.0])
+    for name in NAMES:
+        few = 20 if name == ATTACKER else 2
+        rows[name] = np.concatenate([rows[name], place + 0.1 * rng.standard_normal((few, 2))])
+    means = np.array([[0.3, 0.3], place])
+    theta = Mixture([0.7, 0.3], means, np.stack([np.eye(2), np.eye(2) / 9]))
+    added = {}
+    for how, gate in (("all", Gate(min_own=0, rounding=0.0)), ("few", Gate(rounding=0.0))):
+        ((_, total),) = Group(tmp_path / how, rows, Asks((theta,)), gate).run()
+        own = statistics(theta, rows[ATTACKER]).mass[0, 0]
+        added[how] = np.asarray(total.mass)[0, 0] - own
+    assert added["all"][1] == pytest.approx(4, abs=0.1)
+    assert added["few"][1] == pytest.approx(0, abs=1e-5)
+    assert added["few"][0] == pytest.approx(84, abs=0.1)  # they are counted with the nearest
+
+
+def test_nothing_is_added_to_cells_much_narrower_than_own_rows():
+    x = blobs(60, np.random.default_rng(0))
+    far = np.array([[-20.0, 0], [20.0, 0]])
+    sharp = Mixture([0.5, 0.5], far, np.stack([np.eye(2)] * 2))
+    thin = Mixture([0.5, 0.5], x[[0, 1]], np.stack([1e-3 * np.eye(2)] * 2))
+    wide = Mixture([0.5, 0.5], x[[0, 1]], np.stack([np.eye(2)] * 2))
+    added = [
+        protected(statistics(theta, x), one(theta), 5).mass.sum() for theta in (sharp, thin, wide)
+    ]
+    np.testing.assert_allclose(added, [0, 0, 60])
+
+
+def test_a_component_of_few_own_rows_is_added_to_the_nearest():
+    x = np.concatenate([np.random.default_rng(0).standard_normal((40, 2)), [[6.0, 6.0]]])
+    means = np.array([[0.0, 0], [6.0, 6.0]])
+    theta = Mixture([0.9, 0.1], means, np.stack([np.eye(2)] * 2))
+    made = protected(statistics(theta, x), one(theta), 5)
+    np.testing.assert_allclose(made.mass[0, 0], [41, 0], atol=1e-9)
+    np.testing.assert_allclose(made.first[0, 0, 0], x.sum(0), atol=1e-6)
+    np.testing.assert_allclose(made.second[0, 0, 0], x.T @ x, atol=1e-6)
+
+
+def one(theta: Mixture) -> Mixture:
+    return Mixture(*(part[None, None] for part in theta.parts))

@@ -13,6 +13,7 @@ from fedmixtures.engine.run.protocols import InProcess, run_protocol
 from fedmixtures.fits import em
 from fedmixtures.fits import rows as rows_module
 from fedmixtures.fits.batches import ALL
+from fedmixtures.fits.checked import sound
 from fedmixtures.fits.tiles import tile_size
 from fedmixtures.fits.units import Units
 from fedmixtures.graph.network import as_network
@@ -24,7 +25,7 @@ from fedmixtures.methods.trust_then_pool.listen import gains
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
 from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import Personal
-from fedmixtures.methods.trust_then_pool.pool import Pooling, pooled_level, sound
+from fedmixtures.methods.trust_then_pool.pool import Pooling, pooled_level
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture

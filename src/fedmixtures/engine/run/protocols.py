@@ -410,4 +410,5 @@ def _solution(
         diagnostics,
         converged=not outcome.message,
         levels=outcome.levels,
+        joined=outcome.joined,
     )

@@ -135,11 +135,35 @@ class Sums:
         sets = self.account.read().get(self.data_set, {})
         return _text(number) in sets.get("|".join(sorted(members)), {}).get(job, {})
 
+    def expect(self, job: str, members: frozenset[str]) -> None:
+        """Refuse a sum over these members, before anything is said of it."""
+        self._admit(self.account.read(), job, members)
+
+    def _admit(self, content: dict[str, Any], job: str, members: frozenset[str]) -> None:
+        """Differencing: against sets that have been opened, and all that this job has had."""
+        sets = content.get(self.data_set, {})
+        known = [*content.get(self._known, []), *(key for key in sets if job in sets[key])]
+        OpenedSets([frozenset(key.split("|")) for key in known]).admit(members)
+
+    @property
+    def _known(self) -> str:
+        return f"{self.data_set} opened"
+
+    def opened(self, members: frozenset[str]) -> None:
+        """All members have shown their shares: a total over them is known.
+
+        Who vanishes before makes nobody's set used up, so that the others can go on without it.
+        """
+        key = "|".join(sorted(members))
+        if key not in self.account.read().get(self._known, []):
+            with self.account.locked() as content:
+                content.setdefault(self._known, []).append(key)
+
     def enter(self, job: str, members: frozenset[str], number: tuple[int, int], cost: int) -> None:
         """A sum of a job, by exchange and attempt, is about to take place; again it is free."""
         with self.account.locked() as content:
+            self._admit(content, job, members)
             sets = content.setdefault(self.data_set, {})
-            OpenedSets([frozenset(known.split("|")) for known in sets]).admit(members)
             sums = sets.setdefault("|".join(sorted(members)), {}).setdefault(job, {})
             sums.setdefault(_text(number), cost)
             if sum(sums.values()) > self.most:

@@ -94,18 +94,26 @@ class Gate:
     min_count: int = 11
     per_feature: int = 5
     """The count needed is `min_count`, or this times the number of features if more."""
+    min_own: int = 5
+    """To a component of a sum over sites a site adds only if so many of its own rows (or people)
+    stand behind it: whatever the others add, no total holds fewer of any one site."""
     rounding: float = 0.2
     """Released numbers are rounded to this fraction of their standard error; 0 for not at all."""
 
     def __post_init__(self):
         _checks.whole("min_count", self.min_count, minimum=0)
         _checks.whole("per_feature", self.per_feature, minimum=0)
+        _checks.whole("min_own", self.min_own, minimum=0)
         if not 0 <= self.rounding <= 1:
             raise ValueError(f"`rounding` is {self.rounding!r}. Give a fraction from 0 to 1.")
 
     def threshold(self, n_features: int) -> int:
         """The effective count a component needs."""
         return max(self.min_count, self.per_feature * n_features)
+
+    def own_count(self, n_features: int) -> int:
+        """Own rows that a site adds to a component of a sum, at least."""
+        return min(self.min_own, self.threshold(n_features))
 
     def too_small(self, counts: np.ndarray, n_features: int) -> np.ndarray:
         """Which components may not leave."""

@@ -30,6 +30,7 @@ from fedmixtures.federation.node.job_program import (
 )
 from fedmixtures.federation.node.kept import keep
 from fedmixtures.federation.node.ledger import Ledger
+from fedmixtures.federation.node.own_rows import blurred
 from fedmixtures.federation.node.protocol_session import ProtocolSession
 from fedmixtures.federation.node.release import ApprovedMessage, ReleasePoint
 from fedmixtures.federation.node.session import Refused, Session
@@ -194,9 +195,16 @@ class Node:
         if isinstance(program, Protocol):
             gate = self.config.gate
             session = ProtocolSession(job, self.name, self.support, folder, program, gate)
-            session.passed = self.point.let_through
+            session.passed, session.opened = self.point.let_through, self.point.opened
+            if job.privacy is None:  # noise has its own rule
+                session.blurred = self._blurred()
             return session
         return Session(job, self.name, self.support, folder, ledger)
+
+    def _blurred(self) -> np.ndarray:
+        """Rows as sums may see them: always the same, in whatever job."""
+        secret = self.key.secret(f"blur {self.config.data_set}")
+        return blurred(self.support.rows, self.config.gate.rounding, secret)
 
     def _share(self, request: Frame) -> Frame:
         """Stand after the round asked for and seal the model for every neighbour."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedmixtures.engine.layout.blocks import node_block
 from fedmixtures.federation.job import Job
+from fedmixtures.federation.masked_sums import SumName, run_of
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.job_program import feasible_of
 from fedmixtures.federation.node.requests import Requests, SiteLeft
@@ -41,6 +42,10 @@ class ProtocolSession:
         self.inputs, self.released, self.leaves = self.store.answers()
         self.passed: Callable[[Any], None] = lambda session: None
         """Lets the messages of the present exchange through the gate; set by the node."""
+        self.opened: Callable[[Any], None] = lambda session: None
+        """Takes note that all members have shown their shares; set by the node."""
+        self.blurred: np.ndarray | None = None
+        """The site's rows as sums may see them; set by the node."""
         self.round: int | None = None
         self.outcome: Outcome | None = None
         self.state_from = "nowhere"
@@ -70,6 +75,15 @@ class ProtocolSession:
     def attempt(self) -> int:
         """How many sites have left: what is begun again has masks of its own."""
         return len(self.requests.left)
+
+    def sum_name(self, members: frozenset[str], ahead: int = 0) -> SumName:
+        """Which sum is shown in the present exchange, or so many exchanges later.
+
+        By the exchange, which all members are in: not all of them have been in the same sums.
+        """
+        run = run_of(self.job.key, self.requests.drawn)
+        number = self.reached + ahead
+        return SumName(self.job.key, run, number, self.attempt, tuple(sorted(members)))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -130,14 +144,18 @@ class ProtocolSession:
 
     def _begin(self) -> None:
         job, home, k = self.job, self.at_home, self.job.n_components[self.site]
+        if self.blurred is not None:
+            home = Support(job_rows(job, self.blurred), home.people)
         # Masses of sums count people, where these are known.
         block, edges = node_block(
             self.site, home.rows, home.weights, job.neighbours(self.site), k, job.seed
         )
         sums = Summing(self.site, self.gate, self.feasible.covariance_type)
+        sums.name = self.sum_name
         self.requests = Requests(
             self.site, job.sites, edges, home, self.feasible, sums, self.given.sends
         )
+        self.requests.nonce = self.store.nonce()
         self.generator = self.requests.carried(self.given.run(block))
         self.round, self.outcome = 0, None
         self.exchange: Exchange | None = next(self.generator)
@@ -150,7 +168,9 @@ class ProtocolSession:
         _, mark = self.inputs.get(source_round, {}).get(source, (0, digest(content)))
         if mark != digest(content):
             raise ModelRefused("another message of that round was already answered")
-        self.heard[source] = (source_round, self.exchange.decode(content))
+        found = self.exchange.decode(content)
+        self.exchange.check(source, found)
+        self.heard[source] = (source_round, found)
         self.contents[source] = content
 
     def freshness(self) -> dict[str, list[str]]:
@@ -197,6 +217,7 @@ class ProtocolSession:
 
     def _advance(self, heard: dict[str, Any]) -> None:
         self.passed(self)  # what was sent is part of what the protocol goes on with
+        self.opened(self)
         self._goes_on(lambda: self.generator.send(heard))
 
     def _goes_on(self, resumed: Callable[[], Exchange]) -> None:

@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures.federation.masked_sums import SumName, from_fixed, masked, to_fixed
+from fedmixtures.federation.masked_sums import (
+    SumName,
+    commitment,
+    from_fixed,
+    masked,
+    to_fixed,
+)
 from fedmixtures.federation.node.budgets import Releases, Runs, Sums
 from fedmixtures.federation.node.gate import Gate, GateRefusal
 from fedmixtures.federation.node.job_program import may_merge
@@ -23,13 +29,15 @@ from fedmixtures.federation.node.protocol_session import ProtocolSession
 from fedmixtures.federation.node.rounding import normal, rounded, to_grid, uniform
 from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.store import digest
-from fedmixtures.federation.node.summing import NoisyShare, SumShare
+from fedmixtures.federation.node.summing import NoisyShare, Promise, SumShare
 from fedmixtures.federation.wire.message import (
+    Commitment,
     IntegerMessage,
     MaskedShare,
     Message,
     ModelMessage,
     PrivateModelMessage,
+    RunNonce,
     Silence,
     encode_message,
     n_numbers,
@@ -71,7 +79,8 @@ class ReleasePoint:
         if session.job.privacy is not None and type(message) not in PRIVATE:
             raise GateRefusal(f"a private job sends no {type(message).__name__}")
         allowed, merged = rule(self, message, session)
-        self.releases.begin(session.fingerprint)
+        if not isinstance(allowed, NOTHING):
+            self.releases.begin(session.fingerprint)
         content = encode_message(allowed, session.feasible.covariance_type)
         return ApprovedMessage(allowed, content, merged)
 
@@ -91,6 +100,11 @@ class ReleasePoint:
             session.exchange.released = {name: one.message for name, one in found.items()}
         return found
 
+    def opened(self, session: ProtocolSession) -> None:
+        """All members have shown their shares of a sum: from now on its total is known."""
+        if session.exchange is not None and session.exchange.members is not None:
+            self.sums.opened(session.exchange.members)
+
     def boxes(self, session: Any) -> tuple[dict[str, bytes], dict[str, ApprovedMessage]]:
         """Sealed boxes of the round reached, by destination, and what is in those that are new.
 
@@ -102,7 +116,9 @@ class ReleasePoint:
             return stored, {}
         releases = self._all(session)
         self._note(session, t, b"".join(releases[name].content for name in sorted(releases)))
-        if session.job.needs_all:
+        if session.job.needs_all and not all(
+            isinstance(release.message, NOTHING) for release in releases.values()
+        ):
             self.runs.enter(session.job.key, session.fingerprint)
         sealed = {
             name: self._sealed(release, session, name, "site") for name, release in releases.items()
@@ -159,33 +175,68 @@ def _whole(point: ReleasePoint, message: IntegerMessage, session: Any) -> tuple[
     return message, 0
 
 
+def _drawn(point: ReleasePoint, message: RunNonce, session: Any) -> tuple[Message, int]:
+    """As it is: it was drawn, and nothing of the rows is in it."""
+    del point, session
+    return message, 0
+
+
+def _promise(point: ReleasePoint, promise: Promise, session: Any) -> tuple[Message, int]:
+    """A digest of the share as it will be shown in the next exchange. It tells nothing: no charge.
+
+    The share is refused here already if it could not be shown.
+    """
+    share = promise.share
+    name = session.sum_name(share.members, 1)
+    point.sums.expect(session.fingerprint, share.members)
+    if isinstance(share, NoisyShare):
+        values = _noised(point, share, session, name)
+    else:
+        values = _rounded(point, share, session)
+    shown = _masked(point, share, values, name)
+    return Commitment(commitment(name, point.site, shown.numbers)), 0
+
+
 def _share(point: ReleasePoint, share: SumShare, session: Any) -> tuple[Message, int]:
     """Rounded, then masked: nobody sees more than the sum over all members."""
-    point.sums.enter(session.fingerprint, share.members, _number(session), share.cost)
-    d = len(session.job.features)
-    errors = point.gate.rounding * np.sqrt(point.gate.threshold(d)) * share.coarseness
-    values = to_grid(share.values, errors, uniform(point.secret, len(share.values)))
-    return _masked(point, share, values, session), 0
+    name = session.sum_name(share.members)
+    point.sums.enter(session.fingerprint, share.members, _number(name), share.cost)
+    return _masked(point, share, _rounded(point, share, session), name), 0
 
 
 def _noisy(point: ReleasePoint, share: NoisyShare, session: Any) -> tuple[Message, int]:
-    """Noise, then masks; charged once.
+    """Noise, then masks; charged once."""
+    name = session.sum_name(share.members)
+    if not point.sums.knows(session.fingerprint, share.members, _number(name)):
+        point.ledger.charge(session.job.privacy["noise"], 1)
+    point.sums.enter(session.fingerprint, share.members, _number(name), 1)
+    return _masked(point, share, _noised(point, share, session, name), name), 0
+
+
+def _rounded(point: ReleasePoint, share: SumShare, session: Any) -> np.ndarray:
+    """A share on its grid, by secret offsets of its own.
+
+    The same numbers are rounded in the same way in whatever sum, so that asking again tells no
+    more; other numbers in another way, so that no crossing of a grid line can be looked for.
+    """
+    d = len(session.job.features)
+    errors = point.gate.rounding * np.sqrt(point.gate.threshold(d)) * share.coarseness
+    secret = hashlib.sha256(point.secret + share.values.tobytes() + errors.tobytes()).digest()
+    return to_grid(share.values, errors, uniform(secret, len(share.values)))
+
+
+def _noised(point: ReleasePoint, share: NoisyShare, session: Any, name: SumName) -> np.ndarray:
+    """A share with noise.
 
     The noise of any members but `colluders` makes up what the ledger is charged for. It is secret
     and always the same for the same share, so that a share that is sent again tells nothing new.
     """
-    noise, number = session.job.privacy["noise"], _number(session)
-    if not point.sums.knows(session.fingerprint, share.members, number):
-        point.ledger.charge(noise, 1)
-    point.sums.enter(session.fingerprint, share.members, number, 1)
     n = len(share.members)
-    deviation = noise * SENSITIVITY / np.sqrt(n - colluders(n))
-    said = [session.fingerprint, *map(str, number), *sorted(share.members)]
-    content = point.secret + "|".join(said).encode() + share.values.tobytes()
+    deviation = session.job.privacy["noise"] * SENSITIVITY / np.sqrt(n - colluders(n))
+    content = point.secret + session.fingerprint.encode() + name.encode() + share.values.tobytes()
     drawn = deviation * normal(hashlib.sha256(content).digest(), len(share.values))
     # A whole number added to a whole number: no trace of either is left in low bits.
-    values = from_fixed(to_fixed(share.values)) + from_fixed(to_fixed(drawn))
-    return _masked(point, share, values, session), 0
+    return from_fixed(to_fixed(share.values)) + from_fixed(to_fixed(drawn))
 
 
 def colluders(n: int) -> int:
@@ -193,20 +244,19 @@ def colluders(n: int) -> int:
     return (n - 1) // 2
 
 
-def _number(session: Any) -> tuple[int, int]:
-    """By the exchange, which all members are in: not all of them have been in the same sums."""
-    return session.reached, session.attempt
+def _number(name: SumName) -> tuple[int, int]:
+    """What a sum is entered under."""
+    return name.number, name.attempt
 
 
 def _masked(
-    point: ReleasePoint, share: SumShare | NoisyShare, values: np.ndarray, session: Any
+    point: ReleasePoint, share: SumShare | NoisyShare, values: np.ndarray, name: SumName
 ) -> MaskedShare:
-    context = b"fedmixtures masks v1" + session.job.key.encode()
+    context = b"fedmixtures masks v1" + name.job.encode()
     secrets = {
-        name: point.key.shared(point.roster.sealing_key(name, "site"), context)
-        for name in share.members - {point.site}
+        other: point.key.shared(point.roster.sealing_key(other, "site"), context)
+        for other in share.members - {point.site}
     }
-    name = SumName(session.job.key, *_number(session), tuple(sorted(share.members)))
     return MaskedShare(masked(values, point.site, secrets, name), share.seen)
 
 
@@ -214,9 +264,13 @@ RULES: dict[type, Callable[..., tuple[Message, int]]] = {
     ModelMessage: _model,
     PrivateModelMessage: _private,
     IntegerMessage: _whole,
+    RunNonce: _drawn,
+    Promise: _promise,
     SumShare: _share,
     NoisyShare: _noisy,
 }
 """By which rule each type of message leaves."""
-PRIVATE = (PrivateModelMessage, NoisyShare)
+NOTHING = (RunNonce, Commitment)
+"""What leaves without telling anything about rows, and so is not counted."""
+PRIVATE = (PrivateModelMessage, RunNonce, Promise, NoisyShare)
 """All that leaves in a job with differential privacy."""

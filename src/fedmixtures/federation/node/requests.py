@@ -2,11 +2,12 @@
 
 | request | exchanges |
 |---|---|
+| (the beginning) | one: a number that each site draws for this run |
 | `Broadcast` | one: the gated, rounded mixture to all neighbours |
 | `PerNeighbour` | one: a bit, or the label of a node, to each neighbour |
 | `Connect` | as many as there are sites: bits, then who belongs together, over live edges |
-| `Sum` | two of statistics, one of anything else: see `summing` |
-| `NoisySum` | one, of a private job: all that such a job asks for |
+| `Sum` | four of statistics, two of anything else: see `summing` |
+| `NoisySum` | two, of a private job: all that such a job asks for |
 
 A site may leave for good. All that are left begin their present request again without it. A sum
 over the others would show the share of the one that is missing, so that sums it was in have no
@@ -30,7 +31,9 @@ from fedmixtures.federation.node.summing import Exchange, Exchanges, Summing
 from fedmixtures.federation.wire.message import (
     IntegerMessage,
     ModelMessage,
+    RunNonce,
     Silence,
+    decode_digest,
     decode_model,
     decode_whole,
 )
@@ -71,12 +74,21 @@ class Requests:
         self.left: frozenset[str] = frozenset()
         self.declared = frozenset(declared)
         self.n_models = self.n_releases = 0
+        self.nonce = b""
+        """What this site has drawn for this run; set by the session."""
+        self.drawn: dict[str, bytes] = {}
+        """And what every site has."""
         self.sets: dict[frozenset[str], int] = {}
 
     def carried(
         self, protocol: Generator[Request, Any, Outcome]
     ) -> Generator[Exchange, dict[str, Any], Outcome]:
-        """All exchanges that a protocol asks for."""
+        """All exchanges that a protocol asks for; first every site draws a number for this run."""
+        while not self.drawn:
+            try:
+                yield from self._draw()
+            except SiteLeft:
+                continue
         answer = None
         while True:
             try:
@@ -84,6 +96,12 @@ class Requests:
             except StopIteration as end:
                 return end.value
             answer = yield from self._carried_whole(request)
+
+    def _draw(self) -> Exchanges:
+        others = [name for name in self.sites if name != self.site and name not in self.left]
+        said = dict.fromkeys(others, RunNonce(self.nonce))
+        heard = yield Exchange(said, lambda content: decode_digest(content, "nonce"))
+        self.drawn = {self.site: self.nonce, **{name: heard[name] for name in others}}
 
     def _carried_whole(self, request: Request) -> Exchanges:
         """A request from its first exchange to its last, with the same sites in all of them."""
@@ -217,7 +235,7 @@ class Requests:
         if alone or not self.sums.may_open(members):  # in step with the others all the same
             if group is None:
                 raise Refused("a site left before all knew the units: submit the job without it")
-            for _ in range(2 if isinstance(share, Statistics) else 1):
+            for _ in range(4 if isinstance(share, Statistics) else 2):
                 yield Exchange({}, lambda content: None)
             return share if alone else jax.tree.map(lambda part: np.full_like(part, np.nan), share)
         return (yield from self.sums.total(share, members, spread))
@@ -226,5 +244,6 @@ class Requests:
         members = frozenset(self.sites) - self.left
         if self.sums.may_open(members):
             return (yield from self.sums.noisy(share, members))
-        yield Exchange({}, lambda content: None)
+        for _ in range(2):
+            yield Exchange({}, lambda content: None)
         return np.full_like(share, np.nan)

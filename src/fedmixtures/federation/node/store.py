@@ -42,6 +42,13 @@ class Store:
         self.token = os.urandom(16).hex()
         write_durably(folder / "owner", self.token.encode())
 
+    def nonce(self) -> bytes:
+        """A number drawn for this job on these rows: the same until the record is gone."""
+        path = self.folder / f"nonce-{self.fingerprint[:32]}"
+        if not path.is_file():
+            write_durably(path, os.urandom(32))
+        return hashlib.sha256(path.read_bytes() + self.fingerprint.encode()).digest()
+
     def is_ours(self) -> bool:
         """Whether no other process has taken the job over."""
         try:

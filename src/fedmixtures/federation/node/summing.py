@@ -1,8 +1,9 @@
 """Sums over sites, as exchanges: every member gets every masked share and adds up by itself.
 
 Nobody announces a total, so nobody can forge one, and who sends different shares to different
-members is found out at the next sum. A sum of statistics takes two exchanges: masses, then moments
-of the components that enough rows stand behind.
+members is found out at the next sum. Every sum takes two exchanges: all commit to their shares, and
+only then all show them, so that nobody chooses after seeing. Sums of statistics are two sums:
+masses, then moments of the components that enough rows stand behind.
 """
 
 from __future__ import annotations
@@ -15,9 +16,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedmixtures.federation.masked_sums import SMALLEST_GROUP, OpenedSets, SumRefused, total
+from fedmixtures.federation.masked_sums import (
+    SMALLEST_GROUP,
+    OpenedSets,
+    SumName,
+    SumRefused,
+    commitment,
+    total,
+)
 from fedmixtures.federation.node.gate import Gate
-from fedmixtures.federation.wire.message import MaskedShare, Message, decode_share
+from fedmixtures.federation.node.own_rows import protected
+from fedmixtures.federation.wire.message import (
+    MaskedShare,
+    Message,
+    ModelRefused,
+    decode_digest,
+    decode_share,
+)
+from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, project_psd
 
 MIXTURES_IN_A_SUM = 4
@@ -48,6 +64,13 @@ class NoisyShare:
     seen: str
 
 
+@dataclass(frozen=True)
+class Promise:
+    """That a share will be shown; a digest of it leaves, as it will be under its masks."""
+
+    share: SumShare | NoisyShare
+
+
 @dataclass
 class Exchange:
     """What the node says next, whom it waits for, and how their messages are read."""
@@ -56,6 +79,8 @@ class Exchange:
     decode: Callable[[bytes], Any]
     members: frozenset[str] | None = None
     """Of a sum over rows."""
+    check: Callable[[str, Any], None] = lambda source, found: None
+    """Refuses what a member says, once it is read, in view of what that member said before."""
     released: dict[str, Message] = field(default_factory=dict)
     """The messages as they left, once they have passed the gate."""
 
@@ -72,11 +97,13 @@ class Summing:
         """Members of the sums over rows that this site has sent a share of."""
         self.seen: dict[frozenset[str], str] = {}
         self.mass_of: dict[frozenset[str], float] = {}
+        self.name: Callable[[frozenset[str]], SumName] | None = None
+        """Which sum is being shown just now; set by the session."""
 
     def total(self, share: Any, members: frozenset[str], spread: Any) -> Exchanges:
         """The total of a share (a tree of arrays) over the members."""
         if isinstance(share, Statistics):
-            return (yield from self._statistics(share, np.asarray(spread, np.float64), members))
+            return (yield from self._statistics(share, spread, members))
         leaves, structure = jax.tree.flatten(share)
         values = _flat(share)
         widths = np.full_like(values, spread) if isinstance(spread, float) else _flat(spread)
@@ -88,9 +115,7 @@ class Summing:
         shaped = [p.reshape(np.shape(leaf)) for p, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(structure, shaped)
 
-    def _statistics(
-        self, own: Statistics, covariances: np.ndarray, members: frozenset[str]
-    ) -> Exchanges:
+    def _statistics(self, own: Statistics, theta: Mixture, members: frozenset[str]) -> Exchanges:
         """Masses first; moments only of components that enough rows of all members stand behind.
 
         The others keep their mean and covariance. Moments are summed in units in which the
@@ -98,8 +123,9 @@ class Summing:
         error, as in a wide one. A total that cannot be one comes back as NaN, which changes nothing
         at anybody's.
         """
+        own = protected(own, theta, self.gate.own_count(own.first.shape[-1]))
         mass = np.asarray(own.mass, np.float64)
-        factor = np.linalg.cholesky(covariances)
+        factor = np.linalg.cholesky(np.asarray(theta.covariances, np.float64))
         first, second = _in_units(np.linalg.inv(factor), own.first, own.second)
         _, times, k, d = first.shape
         cost = -(-times // MIXTURES_IN_A_SUM)
@@ -130,21 +156,24 @@ class Summing:
         whole[..., upper[1], upper[0]] = added[..., d:]
         # What is not opened stays where it is.
         whole = np.where(enough[..., None, None], whole, mass_total[..., None, None] * np.eye(d))
-        good = self._in_range(mass_total, members)
+        good = self._in_range(mass_total, mass, members)
         nan = lambda part: np.where(good.reshape(1, -1, *(1,) * (part.ndim - 2)), part, np.nan)
         parts = nan(mass_total), *map(nan, _in_units(factor, added[..., :d], whole))
         like = jax.tree.structure(own)
         return project_psd(jax.tree.unflatten(like, [np.zeros_like(own.log_likelihood), *parts]))
 
-    def _in_range(self, masses: np.ndarray, members: frozenset[str]) -> np.ndarray:
-        """Whether the masses of each mixture add up to the rows that the members have.
+    def _in_range(self, masses: np.ndarray, own: np.ndarray, members: frozenset[str]) -> np.ndarray:
+        """Whether the masses of each mixture can be those of the rows that the members have.
 
-        The first total says how many these are, and all later ones agree, but for rounding.
+        The first total says how many these are. No later one has more, but for rounding, nor less
+        than half, where sites have too few rows in a component to add them; and in no component is
+        there less than the own rows.
         """
         rows = masses.sum(-1)[0]
         known = self.mass_of.setdefault(members, float(rows[0]))
         slack = 2.0 + 0.05 * abs(known)
-        return (masses[0] > -slack).all(-1) & (np.abs(rows - known) <= slack)
+        not_less = (masses[0] > own[0] - len(members)).all(-1)
+        return not_less & (rows <= known + slack) & (rows >= known / 2 - slack)
 
     def may_open(self, members: frozenset[str]) -> bool:
         """Whether no sum that a share was sent for tells, less this one, about one or two sites."""
@@ -163,14 +192,25 @@ class Summing:
         self, made: Callable[[str], SumShare | NoisyShare], members: frozenset[str],
         of_rows: bool = True,
     ) -> Exchanges:  # fmt: skip
-        """One masked sum: the total that every member works out."""
+        """One masked sum: the total that every member works out, once all have committed."""
         seen = self.seen.setdefault(members, hashlib.sha256(b"").hexdigest())
         share = made(seen)
         others = sorted(members - {self.site})
+        promised = yield Exchange(
+            dict.fromkeys(others, Promise(share)),
+            lambda content: decode_digest(content, "commitment"),
+        )
+
+        def as_promised(source: str, numbers: np.ndarray) -> None:
+            assert self.name is not None
+            if commitment(self.name(members), source, numbers) != promised[source]:
+                raise ModelRefused("the member shows another share than it has committed to")
+
         exchange = Exchange(
             dict.fromkeys(others, share),
             lambda content: decode_share(content, len(share.values), seen),
             members if of_rows else None,
+            as_promised,
         )
         heard = yield exchange
         own = exchange.released[others[0]]

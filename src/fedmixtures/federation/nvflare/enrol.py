@@ -219,6 +219,7 @@ share_result = false  # whether the final model may go to the job's collector
 [release_gate]
 min_count = {gate.min_count}  # a component leaves only with so many rows (or people) behind it,
 per_feature = {gate.per_feature}  # or with so many times the number of columns, if that is more
+min_own = {gate.min_own}  # so many behind a component, before we add to it in a sum over sites
 rounding = {gate.rounding}  # no number leaves finer than this share of its standard error
 
 [releases]

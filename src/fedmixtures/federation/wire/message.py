@@ -67,13 +67,32 @@ class MaskedShare:
     """Digest of the totals over the same members so far: all must have seen the same."""
 
 
-Message = ModelMessage | PrivateModelMessage | Silence | IntegerMessage | MaskedShare
+@dataclass(frozen=True)
+class RunNonce:
+    """What a site has drawn for this run of a job: nothing about rows is in it."""
+
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """Digest of the masked share that a site will show once all have said theirs."""
+
+    digest: bytes
+
+
+Message = (
+    ModelMessage | PrivateModelMessage | Silence | IntegerMessage | MaskedShare | RunNonce
+    | Commitment
+)  # fmt: skip
+DIGEST_BYTES = 32
+"""Length of what is in a `RunNonce` or a `Commitment`."""
 
 
 def n_numbers(message: Message) -> int:
     """How many numbers a message tells."""
     match message:
-        case Silence():
+        case Silence() | RunNonce() | Commitment():
             return 0
         case IntegerMessage(numbers) | MaskedShare(numbers):
             return len(numbers)
@@ -92,6 +111,10 @@ def encode_message(message: Message, covariance_type: str = "full") -> bytes:
     if isinstance(message, MaskedShare):
         content = message.numbers.astype("<u8").tobytes()
         return Frame({"schema": SCHEMA, "seen": message.seen}, boxes={"share": content}).encode()
+    if isinstance(message, RunNonce):
+        return Frame({"schema": SCHEMA}, boxes={"nonce": message.value}).encode()
+    if isinstance(message, Commitment):
+        return Frame({"schema": SCHEMA}, boxes={"commitment": message.digest}).encode()
     rows = 0.0
     if isinstance(message, Silence):
         k, d = message.n_components, message.n_features
@@ -114,6 +137,14 @@ def decode_whole(content: bytes, n: int, low: int, high: int) -> np.ndarray:
     if not ((numbers >= low) & (numbers <= high)).all():
         raise ModelRefused("a number of the message is out of bounds")
     return numbers.astype(np.int64)
+
+
+def decode_digest(content: bytes, kind: str) -> bytes:
+    """What is in a `RunNonce` (``nonce``) or a `Commitment` (``commitment``)."""
+    frame = _framed(content)
+    if frame.arrays or set(frame.boxes) != {kind} or len(frame.boxes[kind]) != DIGEST_BYTES:
+        raise ModelRefused(f"the message is no {kind}")
+    return frame.boxes[kind]
 
 
 def decode_share(content: bytes, n: int, seen: str) -> np.ndarray:

@@ -41,22 +41,22 @@ def lloyd(x: FeaturesFirst, weights: RowWeights, centres: Centres) -> Clustering
     tolerance = TOLERANCE * mean_variance(x, weights)
 
     def step(carry):
-        centres, labels, done, settled, t = carry
+        centres, labels, done, unchanged, t = carry
         new_labels, distance = nearest(x, centres)
         moved = _means(x, weights, new_labels, distance, centres)
         same = ((new_labels == labels) | (weights == 0)).all(-1)
         small = jnp.square(moved - centres).sum((-1, -2)) <= tolerance
         centres = jnp.where(done[:, None, None], centres, moved)
         labels = jnp.where(done[:, None], labels, new_labels)
-        return centres, labels, done | same | small, settled | (same & ~done), t + 1
+        return centres, labels, done | same | small, unchanged | (same & ~done), t + 1
 
     unfinished = lambda carry: (carry[-1] < MAX_STEPS) & ~carry[2].all()
     no = jnp.zeros(len(x), bool)
     start = (centres, jnp.full(weights.shape, -1, jnp.int32), no, no, jnp.int32(0))
-    centres, labels, _, settled, _ = jax.lax.while_loop(unfinished, step, start)
+    centres, labels, _, unchanged, _ = jax.lax.while_loop(unfinished, step, start)
     # Where centres moved last, labels are those of the centres before: look once more.
     final, distance = nearest(x, centres)
-    labels = jnp.where(settled[:, None], labels, final)
+    labels = jnp.where(unchanged[:, None], labels, final)
     return Clustering(labels, centres, (weights * distance).sum(-1))
 
 

@@ -25,7 +25,7 @@ def clustering(
     """One clustering from a start by k-means++; no two distances may be equal."""
     rows = rows - rows.mean(axis=0)
     weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
-    return settled(rows, weights, rows[_plus_plus(rows, weights, k, random)])
+    return lloyd(rows, weights, rows[_plus_plus(rows, weights, k, random)])
 
 
 def _plus_plus(
@@ -53,7 +53,7 @@ def _squared_distances(rows: np.ndarray, norms: np.ndarray, which: np.ndarray) -
     return np.maximum(norms[which, None] - 2 * rows[which] @ rows.T + norms, 0.0)
 
 
-def settled(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Partition:
+def lloyd(rows: np.ndarray, weights: np.ndarray, centres: np.ndarray) -> Partition:
     """Lloyd's steps until no row changes its cluster, or centres all but stand still."""
     weighted, names = rows * weights[:, None], np.arange(len(centres))[:, None]
     enough = TOL * rows.var(axis=0).mean()

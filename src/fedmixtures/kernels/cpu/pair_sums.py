@@ -189,7 +189,7 @@ def _two_by_two(delta, summed, sigma):
 
 
 def _by_entries(delta, summed, sigma):
-    """The same for any few features, from the inverse Cholesky factor."""
+    """The pair sums of any few features, from the inverse Cholesky factor."""
     d = len(delta)
     inverse, _ = inverse_cholesky_entries(summed)
     white = [sum_of(inverse[i][j] * delta[j] for j in range(i + 1)) for i in range(d)]

@@ -118,28 +118,35 @@ def _kernel(
     read = lambda r: ([x_ref[i * m + r, at] for i in range(d)], weight_ref[r, at])
 
     def step(carry):
-        centres, before, done, settled, t, _ = carry
+        centres, before, done, unchanged, t, _ = carry
         moved, same = _moved(centres, before, done, read, n_rows)
         same = jnp.where(t > 0, same, 0)  # nothing to be the same as at first
         away = sum_of((a - b) * (a - b) for a, b in zip(_all(moved), _all(centres), strict=True))
         ended = jnp.where((same > 0) | (away <= tolerance), 1, done)
-        settled = jnp.where((done == 0) & (same > 0), 1, settled)
+        unchanged = jnp.where((done == 0) & (same > 0), 1, unchanged)
         keep = lambda new, old: [
             [jnp.where(done > 0, b, a) for a, b in zip(*both, strict=True)]
             for both in zip(new, old, strict=True)
         ]
-        return keep(moved, centres), keep(centres, before), ended, settled, t + 1, (1 - ended).max()
+        return (
+            keep(moved, centres),
+            keep(centres, before),
+            ended,
+            unchanged,
+            t + 1,
+            (1 - ended).max(),
+        )
 
     unfinished = lambda carry: (carry[-2] < MAX_STEPS) & (carry[-1] > 0)
     done = jnp.where(count > 0, none, none + 1)
     begin = (start, start, done, none, jnp.int32(0), (1 - done).max())
-    centres, before, _, settled, _, _ = jax.lax.while_loop(unfinished, step, begin)
+    centres, before, _, unchanged, _, _ = jax.lax.while_loop(unfinished, step, begin)
 
     def last_look(r, inertia):
         """Where centres moved last, labels are those of the centres after."""
         x, weight = read(r)
         label, distance = _nearest(centres, x)
-        label_ref[restart * m + r, at] = jnp.where(settled > 0, _nearest(before, x)[0], label)
+        label_ref[restart * m + r, at] = jnp.where(unchanged > 0, _nearest(before, x)[0], label)
         return inertia + weight * distance
 
     inertia_ref[restart, at] = jax.lax.fori_loop(0, n_rows, last_look, zero)

@@ -98,5 +98,5 @@ def in_use(weight: Float[Array, "nodes slots"]) -> Int[Array, " nodes"]:
 
 
 def most_in_use(weight: Float[Array, "nodes slots"]) -> Int[Array, " tiles"]:
-    """The same of each tile: where its loop over slots (or rows) may end."""
+    """Slots (or rows) of each tile up to the last one that counts: its loop may end there."""
     return nodes_last(in_use(weight)).reshape(-1, TILE).max(-1)

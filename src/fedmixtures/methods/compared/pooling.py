@@ -57,7 +57,7 @@ class EMMethod(Method):
         return m_step(theta, s, self.reg_covar, self.prior, self.covariance_type)
 
     def m_step_on_host(self, theta: Mixture, s: Statistics) -> Mixture:
-        """The same, compiled by itself, from and to NumPy."""
+        """`m_step`, compiled by itself, from and to NumPy."""
         how = self.reg_covar, self.prior, self.covariance_type
         return to_host(_m_step(theta, s, *how))
 
@@ -204,7 +204,7 @@ def over_edges(table: Any, block: Block) -> Any:
 
 
 def to_host(tree: Any) -> Any:
-    """The same numbers as NumPy arrays."""
+    """The tree with NumPy arrays."""
     return jax.tree.map(np.asarray, tree)
 
 

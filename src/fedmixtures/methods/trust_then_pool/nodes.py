@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmixtures._types import Array
 from fedmixtures.fits.rows import FoldedRows
-from fedmixtures.fits.units import Units
-from fedmixtures.kernels.arrays import Segments, at, jit_on_gpu, xp
+from fedmixtures.fits.units import TINY, Units, cell_sums, sums_of_squares
+from fedmixtures.kernels.arrays import Segments, at
 from fedmixtures.methods.protocol import Block, Request, Sum
-
-TINY = np.finfo(np.float64).tiny
 
 
 def common_units(block: Block, covariance_type: str = "full") -> Generator[Request, Any, Units]:
@@ -22,37 +19,17 @@ def common_units(block: Block, covariance_type: str = "full") -> Generator[Reque
 
     Of the cells that are there; a feature that nobody has seen keeps its unit.
     """
-    data = block.held
+    data = block.device_data
     table = data.rows, data.row_weights
     rows_of = Segments(data.offsets[:-1], len(data.rows))
-    shares, spreads, spread = _cells(*table, rows_of)
+    shares, spreads, spread = cell_sums(*table, rows_of)
     total = at((yield Sum(shares, None, spreads)), slice(0, 1))
     cells = np.maximum(total["cells"][0], TINY)
     centre = np.asarray(total["first"][0]) / cells
-    squares = yield Sum(_squares(*table, rows_of, centre), None, spread)
+    squares = yield Sum(sums_of_squares(*table, rows_of, centre), None, spread)
     scale = np.sqrt(np.asarray(at(squares, slice(0, 1)))[0] / cells)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
     return Units.of(centre, np.where(constant, 0.0, scale), data.n_continuous, covariance_type)
-
-
-@jit_on_gpu
-def _cells(rows: Array, weights: Array, rows_of: Segments) -> tuple[Any, Any, Any]:
-    """Cells of every node and their sums, by feature; their spread, and that of their squares."""
-    weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
-    rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
-    own, first = xp.maximum(cells, TINY), rows_of.sums(weight * rows)
-    means, node = first / own, rows_of.number()
-    spread = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
-    spread = xp.where(spread > 1e-12 * abs(means), spread, xp.maximum(abs(means), 1e-6))
-    spreads = {"cells": xp.ones_like(spread), "first": spread}
-    return {"cells": cells, "first": first}, spreads, np.sqrt(2) * spread**2
-
-
-@jit_on_gpu
-def _squares(rows: Array, weights: Array, rows_of: Segments, centre: Array) -> Any:
-    """Sums of squares about a centre, of every node by feature."""
-    weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
-    return rows_of.sums(weight * (xp.nan_to_num(rows) - centre) ** 2)
 
 
 class Nodes(FoldedRows):
@@ -64,7 +41,7 @@ class Nodes(FoldedRows):
         self.lone = (block.data.label_hashes >> np.uint64(1)).astype(np.int64)
         """(nodes,) the label of a group of the node alone."""
         super().__init__(
-            units.common(block.held),
+            units.common(block.device_data),
             block.n_components,
             n_folds=options.n_folds,
             seed=block.seed,

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.fits.checked import are_mixtures, sound
 from fedmixtures.fits.em import LEAST, SAME_FIT, Fit, as_pseudo_data, best_of
 from fedmixtures.fits.rows import apart, by_node, nodes_last, together
 from fedmixtures.kernels.arrays import (
@@ -36,9 +37,6 @@ from fedmixtures.methods.trust_then_pool.own import Level, Received
 from fedmixtures.mixture.m_step import PseudoData
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, project_psd
-
-MOST = 1e30
-"""No sum over rows in common units is larger."""
 
 
 class Pooled(eqx.Module):
@@ -190,7 +188,7 @@ def _offers(
 @jit_on_gpu
 def _filled(starts: Mixture, own: Mixture) -> tuple[Mixture, Any]:
     """Starts (nodes, starts, ...), the first in place of what is none; whether there is any."""
-    there = _is_mixture(starts)  # a group may have fewer members than leaders, or a liar
+    there = are_mixtures(starts)  # a group may have fewer members than leaders, or a liar
     known = there.any(1)
     first = at(starts, (xp.arange(len(known)), there.argmax(1)))
     spare = chosen(known, first, own)
@@ -202,7 +200,7 @@ def _filled(starts: Mixture, own: Mixture) -> tuple[Mixture, Any]:
 
 @jit_on_gpu
 def _widened(theta: Mixture) -> Mixture:
-    """The same places with equal weights, each as wide as the whole mixture."""
+    """Mixtures at the same places with equal weights, each as wide as the whole mixture."""
     weights, means, covariances = theta.parts
     off = means - xp.einsum("nk,nki->ni", weights, means)[:, None]
     varying = off[..., : theta.n_continuous]
@@ -210,16 +208,6 @@ def _widened(theta: Mixture) -> Mixture:
     whole = xp.einsum("nk,nkij->nij", weights, spread)[:, None]
     equal = (weights > 0) / (weights > 0).sum(-1, keepdims=True)
     return Mixture(equal.astype(weights.dtype), means, xp.repeat(whole, means.shape[1], axis=1))
-
-
-def _is_mixture(theta: Mixture) -> Any:
-    """Which of the mixtures (nodes, starts, ...) can be such."""
-    numbers = [part.reshape(*theta.weights.shape[:2], -1) for part in theta.parts]
-    finite = (abs(xp.concatenate(numbers, axis=-1)) < MOST).all(-1)
-    variances = xp.diagonal(theta.covariances, axis1=-2, axis2=-1)
-    positive = ((variances > 0).all(-1) | (theta.weights <= 0)).all(-1)
-    some = (theta.weights >= 0).all(-1) & (theta.weights.sum(-1) > 0)
-    return finite & positive & some
 
 
 def _best(
@@ -295,7 +283,7 @@ def _stepped(
 
 def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any, Statistics]:
     """Of the statistics of all members of a group."""
-    return (yield Sum(fit.own, group, fit.theta.covariances))
+    return (yield Sum(fit.own, group, fit.theta))
 
 
 def _next_sums(part: Nodes, _: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
@@ -320,14 +308,6 @@ def _kept(total: Statistics) -> tuple[Any, Statistics]:
     """Which totals are good, and harmless ones in place of the others."""
     good = sound(total)
     return good, chosen(good, total, jax.tree.map(xp.ones_like, total))
-
-
-def sound(total: Statistics) -> Any:
-    """Which totals can be sums over rows: finite, with masses and variances not below zero."""
-    flat = xp.concatenate([part.reshape(len(total.mass), -1) for part in jax.tree.leaves(total)], 1)
-    variances = xp.diagonal(total.second, axis1=-2, axis2=-1).reshape(len(flat), -1)
-    finite = (abs(flat) < MOST).all(1)
-    return finite & (total.mass >= 0).all(1) & (variances >= 0).all(1)
 
 
 @jit_on_gpu

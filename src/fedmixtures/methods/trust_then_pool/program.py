@@ -12,6 +12,7 @@
 | 7 near | own rows with the releases of those listened to | |
 | 8 weigh | how much each level counts | sums of a few numbers |
 | 9 clusters | read from the level that counts most | |
+|  | or, where asked for, joined of the personal one's components | a sum, k x k |
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fedmixtures._types import Array
 from fedmixtures.fits.rows import by_node
 from fedmixtures.fits.units import Units
 from fedmixtures.kernels.arrays import pick, stacked, xp
-from fedmixtures.methods.base import Diagnostics, Levels, Outcome
+from fedmixtures.methods.base import Diagnostics, Joined, Levels, Outcome
 from fedmixtures.methods.protocol import (
     Block,
     Broadcast,
@@ -41,6 +42,7 @@ from fedmixtures.methods.protocol import (
     Sum,
 )
 from fedmixtures.methods.trust_then_pool.constants import C
+from fedmixtures.methods.trust_then_pool.join import join
 from fedmixtures.methods.trust_then_pool.listen import listening
 from fedmixtures.methods.trust_then_pool.newcomers import Known, by_oneself
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
@@ -85,6 +87,10 @@ class TrustThenPool(Protocol):
         Which densities are weighed.
     smallest_group
         Groups of fewer nodes pool nothing.
+    n_clusters
+        None: every component of the level that counts most at a node is a cluster. A number, or
+        ``"auto"``: components of the personal level, which are the same at all nodes, are joined
+        into so many clusters, or as far as rows that the fit has not seen cannot tell them apart.
     """
 
     supports_missing: ClassVar[bool] = True
@@ -103,6 +109,7 @@ class TrustThenPool(Protocol):
     pool_steps: tuple[int, int, int] = (6, 10, 6)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
+    n_clusters: int | str | None = None
 
     def __check_init__(self):
         if not isinstance(self.prior, ShapePrior):
@@ -118,6 +125,11 @@ class TrustThenPool(Protocol):
             raise ValueError(f"`pool_steps` is {steps!r}. Give three whole numbers of steps.")
         if not self.levels or not set(self.levels) <= set(LEVELS):
             raise ValueError(f"`levels` is {self.levels!r}. Give some of {', '.join(LEVELS)}.")
+        if self.n_clusters is not None:
+            if self.n_clusters != "auto":
+                _checks.whole("n_clusters", self.n_clusters)
+            if "personal" not in self.levels:
+                raise ValueError("`n_clusters` joins components of the level personal: add it.")
 
     @property
     def needs_start(self) -> bool:
@@ -129,7 +141,7 @@ class TrustThenPool(Protocol):
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self)
         own = own_level(nodes)
-        message = Broadcast(released(nodes, own), units.common(block.held).rows)
+        message = Broadcast(released(nodes, own), units.common(block.device_data).rows)
         received = Received(nodes, (yield message))
         del message
 
@@ -139,6 +151,13 @@ class TrustThenPool(Protocol):
         everyone = yield from pooled_level(nodes, own, received, network, anybody, how)
         personal = yield from personal_level(nodes, own, everyone, network.label)
         everyone = everyone.level  # what stands behind it is not needed any more
+        joining = None
+        if self.n_clusters is not None:
+            joining = yield from join(nodes, personal.level, network.label, self.n_clusters)
+        if not {"near", "group"} & set(self.levels):  # nobody needs to know whom to listen to
+            levels = dict(zip(LEVELS, (own, own, personal.level, own, everyone), strict=True))
+            ended = self._ended(nodes, units, levels, network, np.True_, joining)
+            return replace((yield from ended), nodes={"nu": np.asarray(personal.nu)})
 
         edges = yield from listening(block, nodes, own, personal, received)
         near = near_level(nodes, own, received, edges.trusted, edges.by_fold)
@@ -150,11 +169,10 @@ class TrustThenPool(Protocol):
         group = group.where(nodes, same, everyone)
 
         levels = dict(zip(LEVELS, (own, near, personal, group, everyone), strict=True))
-        judged = self._judged(nodes, levels, groups.size == 1, network.size > 1)
-        weight = yield from weights(nodes, judged, network.label)
+        ended = self._ended(nodes, units, levels, network, groups.size == 1, joining)
         trusted = np.asarray(edges.trusted)
         return replace(
-            self._weighted(nodes, units, levels, judged, weight),
+            (yield from ended),
             nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(strength)},
             edges={
                 "gain": np.asarray(edges.gain),
@@ -163,6 +181,20 @@ class TrustThenPool(Protocol):
                 "trusted": trusted,
             },
         )
+
+    def _ended(
+        self,
+        nodes: Nodes,
+        units: Units,
+        levels: dict[str, Level],
+        network: Groups,
+        alone: np.ndarray | np.bool_,
+        joining: Joined | None,
+    ) -> Generator[Request, Any, Outcome]:
+        """Steps 8 and 9."""
+        judged = self._judged(nodes, levels, alone, network.size > 1)
+        weight = yield from weights(nodes, judged, network.label)
+        return replace(self._weighted(nodes, units, levels, judged, weight), joined=joining)
 
     def join(
         self, block: Block, levels: Levels, rows: np.ndarray, diagnostics: Diagnostics
@@ -203,6 +235,8 @@ class TrustThenPool(Protocol):
         """Step 9, and all levels in the user's units."""
         found, weight = [levels[name] for name in self.levels], np.asarray(weight)
         clusters, mean = first_greatest(weight), evidence(nodes, judged)
+        if self.n_clusters is not None:
+            clusters = np.full(nodes.n, self.levels.index("personal"))
         weighted = Levels(
             self.levels,
             units.users(stacked([one.fit for one in found])),

@@ -1,0 +1,111 @@
+r"""How many components, where no number is given: by rows that the fits have not seen.
+
+Clusters are joined components of the level that all nodes share, so it is by this level that the
+number is judged: $e(k)$ is its mean log-density, over all rows of the network, of rows that a fit
+has not seen. That grows with ever more components where rows are many; a component earns its place
+if $e$ grows by at least `WORTH` for each number that it is made of (means, covariance, weight),
+whatever the number of rows. Components are added until `PATIENCE` numbers in a row bring no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedmixtures.engine.solution import FitWarning
+from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.selection import components_for
+from fedmixtures.mixture.covariance_types import n_parameters
+
+NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+WORTH = 0.002
+"""Nats per row for each parameter."""
+LEAST_WORTH = 0.25
+"""Nats of all rows together for each parameter: what chance brings where rows are few."""
+PATIENCE = 2
+LEVEL = "personal"
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What each number of components was worth."""
+
+    n_components: int
+    worth: dict[int, float]
+    """Mean log-density of unseen rows under the shared level, by number of components."""
+
+
+def search_components(
+    problem: Problem,
+    at_least: int = 1,
+    announce: Callable[[str], Any] | None = None,
+    **how: Any,
+) -> Search:
+    """Fit with more and more components, as far as that is needed to judge them.
+
+    Parameters
+    ----------
+    problem
+        Rows, network and method; the method must have levels. Its numbers of components are not
+        looked at.
+    at_least
+        The smallest number: as many as clusters are wanted.
+    announce
+        Called with a few words before each fit.
+    how
+        Seed and the like, as for `Problem.solve`.
+    """
+    method = dataclasses.replace(problem.method, levels=(LEVEL,), n_clusters=None)
+    data = problem.data
+    most, free = int(data.counts.sum()), sum(size - 1 for size in data.categories)
+    worth: dict[int, float] = {}
+    scores: dict[int, float] = {}
+    for k in (at_least, *(n for n in NUMBERS if n > at_least)):
+        if k > max(most, at_least) or _fallen(scores):
+            break
+        if announce is not None:
+            announce(f"looking for the number of components: {k}")
+        own = problem.where(method=method, n_components=k)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # fewer rows than components, say
+            solution = own.solve(**how)
+        levels, rows = solution.levels, solution.rows
+        assert levels is not None
+        assert rows is not None
+        worth[k] = float(rows @ levels.evidence[:, 0] / rows.sum())
+        price = max(WORTH, LEAST_WORTH / rows.sum())
+        numbers = n_parameters(method.covariance_type, k, data.n_continuous) + k * free
+        scores[k] = worth[k] - price * float(numbers)
+    return Search(_best(scores), worth)
+
+
+def with_components(
+    problem: Problem, announce: Callable[[str], Any] | None = None, *, seed: int, dtype: str
+) -> Problem:
+    """The problem with numbers of components that its rows support.
+
+    Of methods without a shared level, the BIC of every node's own fits.
+    """
+    method = problem.method
+    if method.has_levels and hasattr(method, "n_clusters"):
+        wanted = getattr(method, "n_clusters", None)
+        at_least = wanted if isinstance(wanted, int) else 1
+        found = search_components(problem, at_least, announce, seed=seed, dtype=dtype)
+        return problem.where(n_components=found.n_components)
+    found = components_for(problem, random_state=seed)
+    return problem.where(n_components=found.n_components)
+
+
+def _best(scores: dict[int, float]) -> int:
+    """The smallest number that no other is better than by more than rounding."""
+    values = np.array(list(scores.values()))
+    return list(scores)[int(np.argmax(values >= values.max() - 1e-6))]
+
+
+def _fallen(scores: dict[int, float]) -> bool:
+    """Whether the last numbers were all worse than one before."""
+    return len(scores) > PATIENCE and list(scores).index(_best(scores)) < len(scores) - PATIENCE
