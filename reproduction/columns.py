@@ -4,7 +4,8 @@
 looked at while the choice was designed, splits 10 to 19 judge. The same rows, fitted by the default
 method with and without transforms; log-densities in the tables' own units. Values of coarse columns
 are spread over their resolution where they judge, and for the fit without transforms; the fit with
-transforms sees them as the table has them.
+transforms sees them as the table has them, unless ``--spread`` is given: then both see them
+spread, and a difference is what transforms alone bring.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/columns"))
     parser.add_argument("--seeds", type=int, nargs="+", default=JUDGE)
     parser.add_argument("--only", nargs="+")
+    parser.add_argument("--spread", action="store_true")
     asked = parser.parse_args()
     found: list[dict[str, Any]] = []
     for name, features, k, table in tables(asked.tables):
@@ -137,7 +139,9 @@ def main() -> None:
             chosen = []
             for seed in asked.seeds:
                 for way, of_way in values.items():
-                    density, told = held_out(table(seed), features, k, most, seed, way)
+                    raw, spread = table(seed)
+                    frames = (spread if asked.spread else raw), spread
+                    density, told = held_out(frames, features, k, most, seed, way)
                     of_way.append(density)
                     chosen += [told] if way == "auto" else []
             gain = np.subtract(values["auto"], values["none"])
@@ -154,7 +158,7 @@ def main() -> None:
             )
             print(name, regime, *(f"{g:.3f}" for g in gain), chosen[-1], flush=True)
     made = {
-        "command": "python -m reproduction.columns --tables FOLDER",
+        "command": " ".join(["python -m reproduction.columns --tables FOLDER", *_told(asked)]),
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "seeds": list(asked.seeds),
         "versions": {
@@ -168,6 +172,12 @@ def main() -> None:
     result = json.dumps({"made": made, "tables": found}, indent=1)
     (asked.out / "result.json").write_text(result + "\n", "utf-8")
     (asked.out / "table.md").write_text(page(found, made), "utf-8")
+
+
+def _told(asked: argparse.Namespace) -> list[str]:
+    """What else was asked for, as it is written."""
+    only = ["--only", *asked.only] if asked.only else []
+    return [*only, *(["--spread"] if asked.spread else [])]
 
 
 def page(found: list[dict[str, Any]], made: dict[str, Any]) -> str:

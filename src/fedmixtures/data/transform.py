@@ -393,5 +393,6 @@ def to_fit(data: NodeData, transform: Transform, seed: int) -> NodeData:
 def in_units_of_fit(init: Any, transform: Transform) -> Any:
     """A start, with its mixtures, if it is made of any, in units of the fit."""
     if isinstance(init, Mapping) and not transform.is_identity:
-        return {label: transform.of_users(mixture) for label, mixture in init.items()}
+        taken = lambda one: transform.of_users(one) if isinstance(one, Mixture) else one
+        return {label: taken(one) for label, one in init.items()}
     return init

@@ -146,7 +146,8 @@ class Problem:
         if isinstance(init, Mixture):
             init = self.scaled(init)
         elif isinstance(init, Mapping):
-            init = {label: self.scaled(theta) for label, theta in init.items()}
+            known = lambda theta: self.scaled(theta) if isinstance(theta, Mixture) else theta
+            init = {label: known(theta) for label, theta in init.items()}
         watched = watch is not None or checkpoint is not None
         solution = solve(
             self.method,
