@@ -96,16 +96,17 @@ def _network(rows: Split, k: int | None, options: dict[str, Any], seed: int) -> 
     options = dict(options)
     told, out = options.pop("as", "components"), options.pop("without", "")
     method = with_options(METHODS[options.pop("method")](), options)
-    how = {"graph": None if options.get("engine") else "full", "random_state": seed}
-    number = {"n_clusters" if told == "clusters" else "n_components": k} if k else {}
-    model = NetworkGaussianMixture(method=method, **how, **number)
+    how: dict[str, Any] = {"graph": None if options.get("engine") else "full", "random_state": seed}
+    if k:
+        how["n_clusters" if told == "clusters" else "n_components"] = k
+    model = NetworkGaussianMixture(method=method, **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         model.fit(rows.X, nodes=rows.nodes)
         if out in ("level", "names"):
             found = model.n_components_
             most = max(found.values()) if isinstance(found, dict) else found
-            model = NetworkGaussianMixture(most, method=method, **how)
+            model = NetworkGaussianMixture(most, method=method, graph="full", random_state=seed)
             model.fit(rows.X, nodes=rows.nodes)
     if out == "joining":
         apart = replace(model.solution_, joined=None)
