@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedmixtures import IFCA, MMD, FedKMeans, GTVMin, NetworkGaussianMixture, load, solve
+from fedmixtures import IFCA, MMD, FedKMeans, GTVMin, NetworkGaussianMixture, solve
 from fedmixtures.data import homogeneous
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import IDLE, in_rounds, plays_a_part, used
@@ -243,11 +243,3 @@ def test_a_single_device_is_the_one_jax_runs_on():
         run(name, devices=jax.devices()[:1])
     with pytest.raises(ValueError, match="`devices` is .* alone, but JAX runs on"):
         run("gtv-mmd", devices=jax.devices()[1:2])
-
-
-def test_files_of_earlier_versions_load_without_what_is_refused_now(tmp_path):
-    model = NetworkGaussianMixture(2, graph=ring(4), random_state=0)
-    model.fit(SCENARIO.X, nodes=SCENARIO.nodes)
-    model.n_rounds, model.tol = 40, 1e-6  # as they were written for every method
-    loaded = load(model.save(tmp_path / "model.safetensors"))
-    assert (loaded.n_rounds, loaded.tol) == (None, None)

@@ -48,7 +48,7 @@ def test_relabelling_changes_the_order_of_components_alone():
     [
         (([0.5, 0.5], [[0.0]], [[[1.0]]]), r"`weights` has shape \(2,\) and `means` \(1, 1\)"),
         (([1.0], [0.0], [[1.0]]), r"Give weights \(k,\) and means \(k, d\)"),
-        (([1.0], [[0.0, 0.0]], [[[1.0]]]), r"need \(1, 2, 2\): one full matrix per component"),
+        (([1.0], [[0.0, 0.0]], [[[1.0, 0.0]]]), r"need \(1, 2, 2\): one full matrix per component"),
         (([0.5, 0.4], [[0.0], [1.0]], [[[1.0]]] * 2), r"sum to 1; the smallest is 0\.4 .* 0\.9"),
         (([1.5, -0.5], [[0.0], [1.0]], [[[1.0]]] * 2), r"non-negative .* smallest is -0\.5"),
         (([1.0], [[np.nan]], [[[1.0]]]), "`means` of a mixture holds NaN or infinity"),

@@ -101,7 +101,7 @@ def columns_of(X: Any) -> dict[Any, np.ndarray] | None:
 
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
-        return {name: _plain_array(frame[name]) for name in frame.columns}
+        return dict(zip(frame.columns, map(_plain_array, frame.iter_columns()), strict=True))
     if isinstance(X, np.ndarray) and X.ndim == 2:
         return dict(enumerate(X.T))
     return None
@@ -158,9 +158,10 @@ def _is_categorical(cells: np.ndarray) -> bool:
         return True
     if cells.dtype.kind not in "OUS":
         return False
-    known = {cell for cell in cells.tolist() if not _is_missing(cell)}
-    if not known or not all(isinstance(cell, (str, bool, np.bool_)) for cell in known):
+    there = [cell for cell in cells.tolist() if not _is_missing(cell)]
+    if not there or not all(isinstance(cell, (str, bool, np.bool_)) for cell in there):
         return False
+    known = set(there)
     few = len(known) <= MOST_LEVELS and 2 * len(known) <= len(cells)
     return few and not any(_is_number(cell) for cell in known if isinstance(cell, str))
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedmixtures._ties import in_order
+from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.report import geometry
 from fedmixtures.report.numbers import decimals
 
@@ -35,8 +36,7 @@ def of_atlas(atlas: Any, plane: geometry.Plane, rows: Any) -> dict[str, Any]:
     profiles, shares, taken = atlas.profiles.at(shown), atlas.shares[:, shown], atlas.transform
     share, users = np.asarray(profiles.weights), taken.users(profiles)
     means, inside = np.asarray(users.means), np.asarray(profiles.means)
-    spreads = np.sqrt(np.diagonal(users.covariances, axis1=1, axis2=2))
-    deviation = np.sqrt(np.diagonal(profiles.covariances, axis1=1, axis2=2))
+    spreads, deviation = _spreads(users), _spreads(profiles)
     overall = np.sqrt(share @ (spreads**2 + (means - share @ means) ** 2))
     present = atlas.present[:, shown]
     there = np.where(present[..., None], taken.invert(atlas.centres[:, shown]), np.nan)
@@ -66,6 +66,13 @@ def of_atlas(atlas: Any, plane: geometry.Plane, rows: Any) -> dict[str, Any]:
     }
 
 
+def _spreads(theta: Mixture) -> np.ndarray:
+    """(k, d) standard deviations of every feature; of a category those of its share."""
+    variances = np.diagonal(theta.covariances, axis1=1, axis2=2)
+    shares = np.clip(theta.tables, 0.0, 1.0)
+    return np.sqrt(np.concatenate([variances, shares * (1 - shares)], axis=1))
+
+
 def _overlaps(overlap: np.ndarray) -> list[list[int]]:
     """For each cluster those that it overlaps with, the most first."""
     off = overlap - np.diag(np.diag(overlap))
@@ -76,8 +83,10 @@ def _map(atlas: Any, plane: geometry.Plane, rows: Any, shown: Any, present: Any)
     """The clusters on a plane: profiles, and where each lies at nodes; None for one feature."""
     if not plane.axes[1].any():
         return None
-    means, covariances = plane.project(atlas.profiles.at(shown))
-    places = (atlas.centres[:, shown] @ plane.axes.T - plane.low) / plane.span
+    profiles = atlas.profiles.at(shown).continuous
+    means, covariances = plane.project(profiles)
+    centres = atlas.centres[:, shown, : profiles.n_features]
+    places = (centres @ plane.axes.T - plane.low) / plane.span
     node, cluster = np.nonzero(present)
     most = np.sort(in_order(-atlas.shares[node, shown[cluster]], scale=1.0)[:MOST_DOTS])
     node, cluster = node[most], cluster[most]

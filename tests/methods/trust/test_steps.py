@@ -200,7 +200,7 @@ def test_tiles_suit_the_rows():
 
 def test_centres_are_rows_and_differ(nodes):
     entries = nodes.table.of_rows(np.arange(6), np.full(6, ALL))
-    found = em.seeded(nodes.table.tiles, entries, nodes.keys(np.arange(6), 1), np.ones((6, K)))
+    found = em.seeded(nodes.table.tiles, entries, nodes.keys(np.arange(6), 1), np.ones((6, K)), 2)
     for i in range(6):
         x, *_ = rows_of(nodes, i)
         distance = np.abs(found.means[i][:, None] - x[None]).sum(-1)
