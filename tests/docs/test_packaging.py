@@ -1,0 +1,67 @@
+"""What is said of the package in other files agrees with pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fedmixtures
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "packaging" / "conda" / "recipe.yaml"
+CONTAINER = ROOT / "packaging" / "site" / "Containerfile"
+pytestmark = pytest.mark.skipif(
+    not RECIPE.exists(), reason="a source distribution has no packaging"
+)
+INSTRUCTIONS = {"FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "CMD"}
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def bounds(requirements: list[str]) -> dict[str, str]:
+    """Package to bound, without spaces."""
+    found = (re.fullmatch(r"([\w-]+)\s*(.*)", line.split("#")[0].strip()) for line in requirements)
+    return {line[1]: line[2].replace(" ", "") for line in found if line}
+
+
+def test_the_conda_recipe_asks_for_what_pip_asks_for():
+    text = RECIPE.read_text("utf-8")
+    section = text.partition("  run:\n")[2].partition("\ntests:")[0]
+    there = bounds(re.findall(r"^\s+- (.*)$", section, re.M))
+    wanted = project()
+    extras = wanted["optional-dependencies"]
+    here = bounds(wanted["dependencies"] + extras["cli"] + extras["report"])
+    assert there.pop("python") == wanted["requires-python"]
+    assert there == here
+    assert f'version: "{re.match(r"[0-9.]+[0-9]", fedmixtures.__version__)[0]}"' in text
+
+
+def test_every_dependency_has_a_reason():
+    text = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    wanted = project()
+    rows = "".join(re.findall(r"^\|.*\|$", text, re.M))
+    for name in bounds(wanted["dependencies"]):
+        assert re.search(rf"\b{name}\b", rows), name
+    for extra in wanted["optional-dependencies"]:
+        assert f"`{extra}`" in rows, extra
+
+
+def test_the_container_file_copies_and_installs_what_there_is():
+    lines = re.sub(r"\\\n", " ", CONTAINER.read_text("utf-8")).splitlines()
+    said = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
+    assert {name for name, _ in said} <= INSTRUCTIONS
+    assert said[0][0] == "FROM"
+    assert [name for name, _ in said].index("USER") < len(said) - 1  # not as root
+    for name, words in said:
+        if name == "COPY":
+            assert all((ROOT / source).exists() for source in words.split()[:-1])
+        if name == "RUN":
+            assert shlex.split(words)
+    (extras,) = re.findall(r'"/src\[([\w,]+)\]"', CONTAINER.read_text("utf-8"))
+    assert set(extras.split(",")) <= set(project()["optional-dependencies"])
