@@ -13,14 +13,15 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "numpydoc",
-    "myst_parser",
+    "myst_nb",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "generated"]
+exclude_patterns = ["_build", "generated", "auto_examples/*.ipynb", "auto_examples/*.json"]
 html_theme = "furo"
 html_title = "fedmixtures"
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # docs/first_look.ipynb is kept with its output
 numpydoc_show_class_members = False
 autodoc_typehints = "none"
 sphinx_gallery_conf = {
