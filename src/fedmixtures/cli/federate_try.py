@@ -135,6 +135,7 @@ def job_of(task: Task, settings: FitSettings) -> Job:
         n_rounds=ROUNDS_OF_A_TRY if settings.rounds is None else settings.rounds,
         seed=settings.seed,
         collector=COLLECTOR,
+        missing=data.has_gaps,
     )
 
 

@@ -213,6 +213,8 @@ def _rule(job: Job, config: SiteConfig, d: int) -> str:
     masses = "" if not job.needs_all else (
         " Sums: masses first, and moments only of components with that many behind them."
     )  # fmt: skip
+    if job.missing:
+        masses += f" Where cells are missing, {unit} that have both of any two columns are counted."
     return (
         f"a component with fewer than {gate.threshold(d)} {unit} behind it is merged into its "
         f"nearest first; with fewer in all the site only listens. Numbers leave {rounding}.{masses}"

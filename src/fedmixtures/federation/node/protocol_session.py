@@ -155,6 +155,8 @@ class ProtocolSession:
         self.requests = Requests(
             self.site, job.sites, edges, home, self.feasible, sums, self.given.sends
         )
+        if job.missing:
+            sums.together = lambda theta: self.requests.support.masses_together(theta)
         self.requests.nonce = self.store.nonce()
         self.generator = self.requests.carried(self.given.run(block))
         self.round, self.outcome = 0, None

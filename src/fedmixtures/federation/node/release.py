@@ -222,7 +222,8 @@ def _rounded(point: ReleasePoint, share: SumShare, session: Any) -> np.ndarray:
     d = len(session.job.features)
     errors = point.gate.rounding * np.sqrt(point.gate.threshold(d)) * share.coarseness
     secret = hashlib.sha256(point.secret + share.values.tobytes() + errors.tobytes()).digest()
-    return to_grid(share.values, errors, uniform(secret, len(share.values)))
+    offsets = uniform(secret, len(share.values))
+    return to_grid(share.values, errors, offsets if share.draws is None else offsets[share.draws])
 
 
 def _noised(point: ReleasePoint, share: NoisyShare, session: Any, name: SumName) -> np.ndarray:

@@ -155,11 +155,13 @@ class Requests:
         blank = ModelMessage(
             Mixture(np.full(k, 1 / k), np.zeros((k, d)), np.stack([np.eye(d)] * k))
         )
-        usable = lambda found: blank if found is None or isinstance(found, Silence) else found
-        lines = [usable(own), *(usable(heard.get(name)) for name in self.edges)]
+        said = [own, *(heard.get(name) for name in self.edges)]
+        silent = np.array([found is None or isinstance(found, Silence) for found in said])
+        lines = [blank if none else found for found, none in zip(said, silent, strict=True)]
         theta = Mixture(*map(np.stack, zip(*(m.mixture.parts for m in lines), strict=True)))
         rows = np.array([line.rows for line in lines])
-        return type(message)(theta, rows, ((theta.weights > 0).sum(-1) < k) | (rows == 0))
+        # Who lacks a column says of itself that it stands for no row, and has lost nothing.
+        return type(message)(theta, rows, ((theta.weights > 0).sum(-1) < k) | silent)
 
     def _bits(self, bits: np.ndarray) -> Exchanges:
         said = {
