@@ -110,9 +110,7 @@ class InProcess:
             case Sum(share=share, group=group, who=who):
                 return self._sum(share, group, who)
             case Whereabouts(cells=cells):
-                return UnitBounds.anywhere(
-                    cells.shape[-1]
-                )  # all that is added here is what nodes have
+                return UnitBounds.anywhere(cells.shape[-1])  # nobody adds what it has not
         raise TypeError(
             f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Sum or "
             "Whereabouts."
