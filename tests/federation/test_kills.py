@@ -1,6 +1,6 @@
 """Kill -9 of sites and of the hub in a real federation: it goes on by itself, with the same models.
 
-By both carriers: a fit by GTV-KL, and Trust-then-Pool by masked sums, gated and rounded as by default.
+By both carriers: a fit by GTV-KL, and Trust-then-Pool by masked sums, gated, rounded by default.
 ``FEDERATION_KILLS`` is the number of site kills at random moments (20 in `make federation`).
 """
 

@@ -27,6 +27,7 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import protocol_block
 from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
+from fedmixtures.fits.units import UnitBounds
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import (
@@ -48,6 +49,7 @@ from fedmixtures.methods.protocol import (
     Protocol,
     Request,
     Sum,
+    Whereabouts,
 )
 from fedmixtures.mixture.mixture import Mixture
 
@@ -107,8 +109,11 @@ class InProcess:
                 return self._connect(np.asarray(live, dtype=bool))
             case Sum(share=share, group=group, who=who):
                 return self._sum(share, group, who)
+            case Whereabouts(cells=cells):
+                return UnitBounds.anywhere(cells.shape[-1])  # nobody adds what it has not
         raise TypeError(
-            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect or Sum."
+            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Sum or "
+            "Whereabouts."
         )
 
     def _broadcast(self, message: Any) -> Any:
