@@ -68,8 +68,9 @@ class Kit:
     @property
     def name(self) -> tuple[str, str]:
         """Name and role in the kit's own certificate."""
-        whose = "server" if (self._startup / "server.crt").is_file() else "client"
-        return identity(self._files(whose)[2])
+        if (self._startup / "server.crt").is_file():
+            return identity(self._files("server")[2])[0], HUB
+        return identity(self._files("client")[2])
 
     @property
     def hub(self) -> str:

@@ -101,6 +101,9 @@ class Site:
             came = call(self._stream(link, alive), metadata=(("process", self.process),))
             closing.callback(came.cancel)
             hub = dict(came.initial_metadata()).get("process", "")
+            if not hub:  # there is none: the call says why
+                next(came, None)
+                return
             if hub != self.hub and self.hub:  # a new process, which has no link with this one
                 self._renew()
                 self.hub = ""
