@@ -517,8 +517,8 @@ def test_ctrl_c_in_the_default_method_keeps_own_fits_and_what_was_reached(run, f
     assert "interrupted; returning the mixtures of the step 'own'" in " ".join(out.split())
     assert "Go on with: fedmixtures fit --resume cut" in out
     assert fedmixtures.load(files / "cut").levels_ is None
-    for command in ("fit --resume cut", f"{command} --out whole"):
-        code, _, err = run(command)
+    for rest in ("fit --resume cut", f"{command} --out whole"):
+        code, _, err = run(rest)
         assert code == 0, err
     name = "assignments.parquet"
     assert (files / "cut" / name).read_bytes() == (files / "whole" / name).read_bytes()

@@ -75,7 +75,7 @@ class InProcess:
             case Sum(share=share, group=group, who=who):
                 return self._sum(share, group, who)
         raise TypeError(
-            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect or Sum."
+            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Sum or Stage."
         )
 
     def _broadcast(self, message: Any) -> Any:

@@ -84,7 +84,7 @@ class ProtocolRun:
         traffic = self.answers.traffic()
         return _solution(outcome, self.data, traffic, diagnostics, self.options.watch)
 
-    def _reply(self, request: Request) -> Any:
+    def _reply(self, request: Any) -> Any:
         answer = self.answers(request)
         if self.options.announce is not None:
             self.options.announce(f"exchange {self.answers.rounds}")
