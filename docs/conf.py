@@ -1,6 +1,9 @@
 """Sphinx settings: executed examples, numpydoc, Markdown pages."""
 
+from pathlib import Path
+
 import fedmixtures
+from fedmixtures.cli.main import build_app
 
 project = "fedmixtures"
 author = copyright = "the fedmixtures contributors"
@@ -13,7 +16,7 @@ extensions = [
     "myst_parser",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "generated"]
 html_theme = "furo"
 html_title = "fedmixtures"
 myst_enable_extensions = ["dollarmath", "amsmath"]
@@ -27,3 +30,9 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "min_reported_time": 5,
 }
+
+# The page on the command line, from the commands themselves.
+cli = Path(__file__).parent / "generated" / "cli.md"
+cli.parent.mkdir(exist_ok=True)
+page = build_app().generate_docs(output_format="markdown", recursive=True)
+cli.write_text(page.partition("## Table of Contents")[2].partition("**Commands**:")[2], "utf-8")

@@ -1,4 +1,4 @@
-"""The commands of the page "Three hospitals" (docs/federation.md), as they stand there."""
+"""The commands of the runbooks (docs/federation.md, hospital.md, researcher.md) to the letter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from federated import site_rows
 from fedmixtures.estimators.scale import Scale
 
-PAGE = Path(__file__).parents[1] / "docs" / "federation.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = "federation.md", "hospital.md", "researcher.md"
 HOSPITALS = ("hospital-1", "hospital-2", "hospital-3")
 RESEARCHER = "researcher@uni.example"
 UNITS = Scale(np.array([50.0, 25.0]), np.array([20.0, 5.0]))
@@ -23,12 +24,15 @@ ROWS = {
 
 
 def text() -> str:
-    """The page."""
-    return PAGE.read_text(encoding="utf-8")
+    """The steps of all pages, in their order, and what stands between them at the end."""
+    pages = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in PAGES)
+    parts = re.split(r"^(?=## )", pages, flags=re.M)
+    step = lambda part: int((re.match(r"## Step (\d+)", part) or [0, 99])[1])
+    return "".join(sorted(parts, key=step))
 
 
 def blocks() -> list[tuple[str, list[list[str]]]]:
-    """Where each block of commands is called, and its commands, in the order of the page."""
+    """Where each block of commands is called, and its commands, in the order of the steps."""
     found = re.findall(r"^```\n# at (?:the )?([\w-]+).*\n((?:.*\n)+?)```$", text(), re.M)
     commands = lambda block: shlex.split(block.replace("\\\n", " ").replace("\n", " ; "))
     return [(place, split(commands(block))) for place, block in found]

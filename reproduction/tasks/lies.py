@@ -57,7 +57,7 @@ class Lying(TrustThenPool):
             except StopIteration as end:
                 return end.value
             said += 1
-            reply = yield self._told(request, liars, block, after_units=said > 2)
+            reply = yield self._told(request, liars, block, after_units=said > 3)
 
     def _told(
         self, request: Request, liars: np.ndarray, block: Block, after_units: bool

@@ -1,4 +1,4 @@
-"""The page "Three hospitals" to the letter, and a job with code at sites that joined so."""
+"""The runbooks to the letter, and a job with code at sites that joined so."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_the_page_to_the_letter(hospitals, tmp_path):
         assert (own / Path(hospitals.model[name]) / "report.html").is_file()
         assert (own / "groups.csv").is_file()
         assert list(load(own / "with-ward-7").nodes_) == [name, "ward-7"]
-    record("hospitals", seed=0, commands="all of docs/federation.md", files_edited=0,
+    record("hospitals", seed=0, commands="all of the runbooks", files_edited=0,
            largest_difference_from_the_same_sites_in_process=largest)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The page "Three hospitals" as it stands, without certificates and processes: quick."""
+"""The runbooks as they stand, without certificates and processes: quick."""
 
 from __future__ import annotations
 

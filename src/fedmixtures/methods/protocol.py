@@ -113,7 +113,20 @@ class Sum:
     """Nodes of the block that the lines above are of: the others ask for nothing. None: all."""
 
 
-Request = Broadcast | PerNeighbour | Connect | Sum
+@dataclass(frozen=True)
+class Whereabouts:
+    """Where the rows of each node lie. Reply: `UnitBounds` for the units of all.
+
+    Between silos it is told to all, coarsely, so that none of them can spoil the units by what it
+    adds to sums. In one process nobody needs to be told, and anything is possible.
+    """
+
+    cells: Any  # (nodes, features) how many there are
+    first: Any  # (nodes, features) and their sums
+    deviation: Any  # (nodes, features)
+
+
+Request = Broadcast | PerNeighbour | Connect | Sum | Whereabouts
 
 
 @dataclass(frozen=True)

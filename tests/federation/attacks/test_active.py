@@ -33,7 +33,7 @@ def test_a_dropped_job_counts(tmp_path):
         sites.nodes = {name: sites.started(name) for name in SITES}
         rounds = sites.rounds(trust_job(shift=(0.1 * number, 0.0)))
         rounds.begin()
-        for t in range(2):  # drawn numbers, commitments, and the first shares
+        for t in range(3):  # drawn numbers, places, commitments, and the first shares
             rounds.round(t)
     sites.nodes = {name: sites.started(name) for name in SITES}
     with pytest.raises(NodeRefused, match="max_jobs"):
@@ -48,20 +48,19 @@ def test_jobs_that_were_let_in_together_are_counted_one_by_one(tmp_path):
     both = [sites.rounds(trust_job(seed=seed)) for seed in range(2)]
     for rounds in both:
         rounds.begin()
-        rounds.round(0)
-    both[0].round(1)
+    both[0].round(0)
     with pytest.raises(NodeRefused, match="max_jobs"):
-        both[1].round(1)
+        both[1].round(0)
 
 
 def first_share(sites: Sites, job) -> np.ndarray:
     """Aachen's masked part of the first sum, as bergen reads it."""
     sites.nodes = {name: sites.started(name) for name in SITES}
     rounds = sites.rounds(job)
-    for t in range(rounds.begin(), 2):
+    for t in range(rounds.begin(), 3):
         rounds.round(t)
-    box = ask(sites.nodes["aachen"], request("share", job=job.key, round=2)).boxes["bergen"]
-    address = Address(job.key, 2, "aachen", "bergen")
+    box = ask(sites.nodes["aachen"], request("share", job=job.key, round=3)).boxes["bergen"]
+    address = Address(job.key, 3, "aachen", "bergen")
     content = sites.keys["bergen"].open(box, sites.roster.sites["aachen"], address)
     return np.frombuffer(Frame.decode(content).boxes["share"], "<u8")
 

@@ -481,10 +481,12 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
             kind = type(requests[i]).__name__
             edges = np.flatnonzero(block.receiver == i)
             index = {
-                "Broadcast": [i, *block.sender[edges]], "PerNeighbour": edges,
+                "Whereabouts": None, "Broadcast": [i, *block.sender[edges]], "PerNeighbour": edges,
                 "Sum": [i], "Connect": [i],
             }[kind]  # fmt: skip
-            part = jax.tree.map(lambda p, index=index: np.asarray(p)[index], replies)
+            part = replies
+            if index is not None:
+                part = jax.tree.map(lambda p, index=index: np.asarray(p)[index], replies)
             try:
                 requests[i] = talk.send(part)
             except StopIteration as end:

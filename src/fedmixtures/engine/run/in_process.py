@@ -20,6 +20,7 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.engine.solution import Traffic
+from fedmixtures.fits.units import UnitBounds
 from fedmixtures.kernels import dispatch
 from fedmixtures.kernels.arrays import (
     Segments,
@@ -29,7 +30,15 @@ from fedmixtures.kernels.arrays import (
     replaced,
     xp,
 )
-from fedmixtures.methods.protocol import Block, Broadcast, Connect, Groups, PerNeighbour, Sum
+from fedmixtures.methods.protocol import (
+    Block,
+    Broadcast,
+    Connect,
+    Groups,
+    PerNeighbour,
+    Sum,
+    Whereabouts,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -74,8 +83,11 @@ class InProcess:
                 return self._connect(np.asarray(live, dtype=bool))
             case Sum(share=share, group=group, who=who):
                 return self._sum(share, group, who)
+            case Whereabouts(cells=cells):  # all that is added here is what nodes have
+                return UnitBounds.anywhere(cells.shape[-1])
         raise TypeError(
-            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Sum or Stage."
+            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Sum, "
+            "Whereabouts or Stage."
         )
 
     def _broadcast(self, message: Any) -> Any:

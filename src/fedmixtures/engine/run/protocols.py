@@ -85,7 +85,9 @@ class ProtocolRun:
         return _solution(outcome, self.data, traffic, diagnostics, self.options.watch)
 
     def _reply(self, request: Any) -> Any:
-        answer = self.answers(request)
+        before, answer = self.answers.rounds, self.answers(request)
+        if self.answers.rounds == before:  # nothing was sent
+            return answer
         if self.options.announce is not None:
             self.options.announce(f"exchange {self.answers.rounds}")
         if self.options.watch is not None:

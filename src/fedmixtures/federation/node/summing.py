@@ -9,6 +9,7 @@ masses, then moments of the components that enough rows stand behind.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,10 +96,17 @@ class Summing:
         self.site, self.gate, self.covariance_type = site, gate, covariance_type
         self.shared: list[frozenset[str]] = []
         """Members of the sums over rows that this site has sent a share of."""
+        self.begun = hashlib.sha256(b"").hexdigest()
+        """Digest of what all have told of their rows."""
         self.seen: dict[frozenset[str], str] = {}
         self.mass_of: dict[frozenset[str], float] = {}
         self.name: Callable[[frozenset[str]], SumName] | None = None
         """Which sum is being shown just now; set by the session."""
+
+    def begin(self, told: Mapping[str, Any]) -> None:
+        """Sums are of sites that have heard the same of all: who has not is found out there."""
+        plain = json.dumps(told, sort_keys=True)
+        self.begun = hashlib.sha256(b"fedmixtures places v1" + plain.encode()).hexdigest()
 
     def total(self, share: Any, members: frozenset[str], spread: Any) -> Exchanges:
         """The total of a share (a tree of arrays) over the members."""
@@ -193,7 +201,7 @@ class Summing:
         of_rows: bool = True,
     ) -> Exchanges:  # fmt: skip
         """One masked sum: the total that every member works out, once all have committed."""
-        seen = self.seen.setdefault(members, hashlib.sha256(b"").hexdigest())
+        seen = self.seen.setdefault(members, self.begun)
         share = made(seen)
         others = sorted(members - {self.site})
         promised = yield Exchange(

@@ -2,7 +2,7 @@
 
 | step | what | sent |
 |---|---|---|
-| 0 units | centre and scale of all features | two sums |
+| 0 units | centre and scale of all features | coarse places of rows, two sums |
 | 1 own | fits of own rows and of own folds | |
 | 2 release | own mixture and number of rows | one message to neighbours |
 | 3 everyone | EM of all rows of the connected network | sums |
@@ -41,6 +41,7 @@ from fedmixtures.methods.protocol import (
     Request,
     Stage,
     Sum,
+    Whereabouts,
 )
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.join import join
@@ -99,7 +100,7 @@ class TrustThenPool(Protocol):
     supports_missing: ClassVar[bool] = True
     supports_categories: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
-    sends: ClassVar[tuple[type, ...]] = (Release, PerNeighbour, Connect, Sum)
+    sends: ClassVar[tuple[type, ...]] = (Whereabouts, Release, PerNeighbour, Connect, Sum)
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
     keeps: ClassVar[tuple[type, ...]] = (Level, Everyone, Pooled, Personal, PseudoData, Listened)
