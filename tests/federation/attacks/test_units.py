@@ -74,7 +74,8 @@ def densities(folder, lie=lambda kind, values: values, told=lambda place: place)
         test = ROWS[name] + 0.3 * noise.standard_normal(ROWS[name].shape)
         if name != LIAR:
             outcome = sites.nodes[name].sessions[JOB.key].outcome
-            assert outcome is not None and outcome.levels is not None
+            assert outcome is not None
+            assert outcome.levels is not None
             found.append(float(outcome.levels.density.at(0).log_density(test).mean()))
     return np.array(found)
 

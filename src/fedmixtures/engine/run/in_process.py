@@ -83,8 +83,8 @@ class InProcess:
                 return self._connect(np.asarray(live, dtype=bool))
             case Sum(share=share, group=group, who=who):
                 return self._sum(share, group, who)
-            case Whereabouts(cells=cells):  # all that is added here is what nodes have
-                return UnitBounds.anywhere(cells.shape[-1])
+            case Whereabouts(cells=cells):
+                return UnitBounds.anywhere(cells.shape[-1])  # nobody adds what it has not
         raise TypeError(
             f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Sum, "
             "Whereabouts or Stage."
