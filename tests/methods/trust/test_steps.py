@@ -18,7 +18,7 @@ from fedmixtures.fits.tiles import tile_size
 from fedmixtures.fits.units import Units
 from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
-from fedmixtures.methods.protocol import Groups
+from fedmixtures.methods.protocol import Groups, requests_of
 from fedmixtures.methods.trust_then_pool import weigh
 from fedmixtures.methods.trust_then_pool.communities import communities
 from fedmixtures.methods.trust_then_pool.listen import gains
@@ -466,7 +466,8 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
         neighbours = {
             data.labels[j]: w for j, w in zip(block.sender[edges], block.weight[edges], strict=True)
         }
-        talks.append(method.run(node_block(label, *data.of(i), neighbours, K)[0]))
+        alone = node_block(label, *data.of(i), neighbours, K)[0]
+        talks.append(requests_of(method.run(alone)))
     requests, ends = [next(talk) for talk in talks], []
     while not ends:
         join = lambda *parts: np.concatenate([np.asarray(p) for p in parts])
