@@ -53,16 +53,18 @@ class Recorder:
 
 
 @contextlib.contextmanager
-def federation(folder: Path, rows=None, prepare=None, listener=None, sections=None):
+def federation(
+    folder: Path, rows=None, prepare=None, listener=None, sections=None, carrier="nvflare"
+):
     """A running hub and its sites; afterwards no process of theirs and no open port."""
-    from fedmixtures.federation.nvflare.one_machine import OneMachine
+    from fedmixtures.federation.one_machine import OneMachine
 
     rows = ROWS if rows is None else rows
     features = tuple("xyzuvw"[: next(iter(rows.values())).shape[1]])
     sections = {"releases": {"max_jobs": 1000, "max_models": 10**6}} | dict(sections or {})
     if "release_gate" not in sections:  # so that models can be compared with the engine's
         sections["release_gate"] = {"rounding": 0.0}
-    made = OneMachine(folder, rows, features, sections, listener or Recorder())
+    made = OneMachine(folder, rows, features, sections, listener or Recorder(), carrier)
     if prepare is not None:
         prepare(made)
     with made:

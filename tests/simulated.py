@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedmixtures.federation.driving import open_results
 from fedmixtures.federation.job import SignedJob
 from fedmixtures.federation.nvflare.controller import OUTCOME, RESULTS
-from fedmixtures.federation.nvflare.driver import open_results
 from fedmixtures.federation.nvflare.kits import CONTROLLER, EXECUTOR, SITE_FILE, write_job
-from fedmixtures.federation.nvflare.one_machine import COLLECTOR, write_site
+from fedmixtures.federation.one_machine import COLLECTOR, write_site
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import SiteKey
 

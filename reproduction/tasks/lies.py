@@ -11,7 +11,15 @@ import jax
 import numpy as np
 
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.protocol import Block, Broadcast, PerNeighbour, Release, Request, Sum
+from fedmixtures.methods.protocol import (
+    Block,
+    Broadcast,
+    PerNeighbour,
+    Release,
+    Request,
+    Sum,
+    requests_of,
+)
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
@@ -41,7 +49,7 @@ class Lying(TrustThenPool):
     def run(self, block: Block) -> Generator[Request, Any, Outcome]:
         """As an honest node runs it; what liars among the block yield is changed on its way."""
         liars = block.data.total_weights() == LIAR_ROWS
-        protocol = super().run(block)
+        protocol = requests_of(super().run(block))
         said, reply = 0, None
         while True:
             try:
@@ -49,7 +57,7 @@ class Lying(TrustThenPool):
             except StopIteration as end:
                 return end.value
             said += 1
-            reply = yield self._told(request, liars, block, after_units=said > 2)
+            reply = yield self._told(request, liars, block, after_units=said > 3)
 
     def _told(
         self, request: Request, liars: np.ndarray, block: Block, after_units: bool

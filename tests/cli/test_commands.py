@@ -510,6 +510,23 @@ def test_a_killed_fit_resumes_with_the_same_numbers(run, files):
         assert np.array_equal(getattr(a, name), getattr(b, name))
 
 
+def test_ctrl_c_in_the_default_method_keeps_own_fits_and_what_was_reached(run, files):
+    command = "fit data.csv --nodes site --k 2"
+    code, out = stopped(files, f"{command} --out cut", signal.SIGINT)
+    assert code == 0, out
+    assert "interrupted; returning the mixtures of the step 'own'" in " ".join(out.split())
+    assert "Go on with: fedmixtures fit --resume cut" in out
+    assert fedmixtures.load(files / "cut").levels_ is None
+    for rest in ("fit --resume cut", f"{command} --out whole"):
+        code, _, err = run(rest)
+        assert code == 0, err
+    name = "assignments.parquet"
+    assert (files / "cut" / name).read_bytes() == (files / "whole" / name).read_bytes()
+    code, _, err = run("fit --resume cut")
+    assert code == 2
+    assert "is complete; there is nothing to resume" in err
+
+
 def test_ctrl_c_keeps_the_last_round(files):
     code, out = stopped(files, f"{LONG} --out cut", signal.SIGINT)
     assert code == 0, out

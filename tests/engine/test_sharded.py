@@ -92,9 +92,8 @@ def test_an_interrupted_run_over_devices_goes_on(problem):
     method = GTVMin(MMD()).bounded(data, [2] * N)
     devices = tuple(jax.devices()[:2])
     kept = []
-    given, keep = (method, data, network, theta), lambda progress: kept.append(progress.checkpoint)
-    whole = solve(*given, n_rounds=6, report_every=3, watch=keep, devices=devices)
-    kept = kept[1:]  # the first was taken before the first round
+    given = method, data, network, theta
+    whole = solve(*given, n_rounds=6, report_every=3, checkpoint=kept.append, devices=devices)
     rest = solve(*given, n_rounds=6, resume=kept[0], devices=devices)
     assert kept[0].round == 3
     np.testing.assert_array_equal(rest.theta.means, whole.theta.means)

@@ -50,7 +50,7 @@ class Hospitals:
     """Five parties in five folders, by the page; only what it says is carried between them."""
 
     def __init__(self, folder: Path):
-        from fedmixtures.federation.nvflare.one_machine import Party, free_port
+        from fedmixtures.federation.one_machine import Party, free_port
 
         self.folder, self.hub = folder, f"localhost:{free_port()}"
         self.at = {name: folder / f"at-{name}" for name in ("hub", *HOSPITALS, RESEARCHER)}

@@ -1,6 +1,6 @@
 """Kill -9 of sites and of the hub in a real federation: it goes on by itself, with the same models.
 
-Once of a fit by GTV-KL, once of Trust-then-Pool by masked sums, gated and rounded as by default.
+By both carriers: a fit by GTV-KL, and Trust-then-Pool by masked sums, gated, rounded by default.
 ``FEDERATION_KILLS`` is the number of site kills at random moments (20 in `make federation`).
 """
 
@@ -24,6 +24,7 @@ from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
 
 pytest.importorskip("nvflare")
+pytest.importorskip("grpc")
 pytestmark = [
     pytest.mark.silos,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
@@ -141,15 +142,20 @@ class Killer(Recorder):
             kill["seconds"] = round(now - kill["at"], 1)
 
 
+@pytest.fixture(scope="module", params=["nvflare", "grpc"])
+def carrier(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def killer():
+def killer(carrier):
     return Killer(seed=2)
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory, home, killer):
-    gate = {"release_gate": {}}
-    with federation(tmp_path_factory.mktemp("fed"), listener=killer, sections=gate) as made:
+def machine(tmp_path_factory, home, killer, carrier):
+    how = {"listener": killer, "sections": {"release_gate": {}}, "carrier": carrier}
+    with federation(tmp_path_factory.mktemp("fed"), **how) as made:
         yield made
 
 
@@ -158,6 +164,7 @@ class Undisturbed:
     """A fit to which nothing happened."""
 
     kind: str
+    carrier: str
     models: dict[str, Mixture]
     n_rounds: int
 
@@ -168,16 +175,17 @@ class Undisturbed:
     @property
     def suffix(self) -> str:
         """Of the names of results."""
-        return "-masked" if self.kind == "masked" else ""
+        kind = "-masked" if self.kind == "masked" else ""
+        return kind if self.carrier == "nvflare" else f"{kind}-{self.carrier}"
 
 
 @pytest.fixture(scope="module", params=["kl", "masked"])
-def no_fault(machine, request):
+def no_fault(machine, request, carrier):
     watched, models = fitted(machine, a_job_of(request.param, "undisturbed"))
     (segment,) = watched.segments
     assert segment["outcome"] == "completed"
     n_rounds = max(how["round"] for how in segment["progress"].values())
-    return Undisturbed(request.param, models, n_rounds)
+    return Undisturbed(request.param, carrier, models, n_rounds)
 
 
 def assert_nothing_lost(watched, kills) -> None:

@@ -31,7 +31,7 @@ def test_the_ledger_ends_a_fit_and_outlives_its_processes(tmp_path, home):
     from dp_accounting import GaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    from fedmixtures.federation.nvflare.driver import FederationError
+    from fedmixtures.federation.driving import FederationError
 
     noise = noise_for(BUDGET.epsilon, BUDGET.delta, STEPS * ROUNDS)
     budget = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}

@@ -15,12 +15,14 @@ import pytest
 from federated import Sites, a_job, site_rows
 from fedmixtures import KL, MMD, Euclidean, FeasibleSet, GTVMin, NetworkGaussianMixture
 from fedmixtures.estimators.resolve import resolve_method
+from fedmixtures.federation import mailbox
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import Job, JobError
 from fedmixtures.federation.node.job_program import make_job, name_in
 from fedmixtures.federation.node.node import Node
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.rounds import NodeRefused
+from fedmixtures.federation.site_part import AHEAD, SitePart
 from fedmixtures.federation.wire.frames import Frame, FrameError, request
 from fedmixtures.federation.wire.roster import Roster
 from fedmixtures.federation.wire.sealing import Address, BoxError, SiteKey, fingerprint
@@ -281,50 +283,38 @@ def test_the_hub_side_needs_no_jax():
 
 
 def test_boxes_that_wait_are_bounded():
-    pytest.importorskip("nvflare")
-    from fedmixtures.federation.nvflare import transport as carrier
-
-    inbox = carrier.Mailbox()
+    inbox = mailbox.Mailbox()
     assert [inbox.put("a", 1, bytes([i])) for i in range(6)] == [True] * 4 + [False] * 2
     assert inbox.put("a", 1, b"\x00")  # the same one again is acknowledged again
     assert inbox.up_to(0) == []
     assert len(inbox.up_to(1)) == 4
     assert inbox.put("a", 1, b"\x00")  # its receipt was lost: nobody is accused
     assert inbox.up_to(1) == []
-    assert inbox.up_to(1 + carrier.LATE_ROUNDS + 1) == []
+    assert inbox.up_to(1 + mailbox.LATE_ROUNDS + 1) == []
     assert inbox.put("a", 1, b"\x00")  # much later it is a replay, which the node is to see
     assert len(inbox.up_to(4)) == 1
-    large = bytes(carrier.MOST_BYTES // 2)
+    large = bytes(mailbox.MOST_BYTES // 2)
     assert inbox.put("a", 5, large)
     assert inbox.put("b", 5, large)
     assert not inbox.put("c", 5, b"x")
     assert len(inbox.up_to(5)) == 2
     assert inbox.put("c", 6, b"x")
-    for t in range(carrier.MOST_WAITING):
+    for t in range(mailbox.MOST_WAITING):
         inbox.put("d", t, b"x")
     assert not inbox.put("e", 0, b"x")
 
 
 def test_a_site_that_has_not_begun_takes_boxes_of_any_round_of_the_job():
     """After a loss all go on from a common round, and some sites begin before others."""
-    pytest.importorskip("nvflare")
-    from nvflare.apis.fl_constant import ReturnCode
-    from nvflare.apis.fl_context import FLContext
-    from nvflare.apis.shareable import Shareable
+    part = SitePart("aachen", lambda: None)
+    part.job = a_job(n_rounds=50)
 
-    from fedmixtures.federation.nvflare.executor import AHEAD, NodeExecutor
-    from fedmixtures.federation.nvflare.transport import BODY
+    def kept(t):
+        return part.came(Frame({"source": "bergen", "round": t}, boxes={"box": b"b"}).encode())
 
-    executor = NodeExecutor()
-    executor.job = a_job(n_rounds=50)
-
-    def answer(t):
-        message = Shareable()
-        message[BODY] = Frame({"source": "bergen", "round": t}, boxes={"box": b"b"}).encode()
-        return executor._receive("", message, FLContext()).get_return_code()
-
-    assert answer(35) == ReturnCode.OK
-    assert answer(51) == ReturnCode.BAD_REQUEST_DATA
-    executor.round = 10
-    assert answer(10 + AHEAD) == ReturnCode.OK
-    assert answer(35) == ReturnCode.BAD_REQUEST_DATA
+    assert kept(35)
+    assert not kept(51)
+    part.round = 10
+    assert kept(10 + AHEAD)
+    assert not kept(35)
+    assert part.signs.rejected == {"bergen": 2}

@@ -78,7 +78,7 @@ def _answer(host, port, context=None) -> bytes:
 
 def test_strangers_are_not_let_in(machine, tmp_path):
     from fedmixtures.federation.nvflare.kits import provision
-    from fedmixtures.federation.nvflare.one_machine import Party
+    from fedmixtures.federation.one_machine import Party
 
     host, port = hub_address(machine)
     with pytest.raises((ConnectionError, TimeoutError)):
@@ -150,7 +150,7 @@ def _joined(machine) -> dict[str, int]:
 
 
 def _renamed(machine, folder: Path, name: str):
-    from fedmixtures.federation.nvflare.one_machine import Party
+    from fedmixtures.federation.one_machine import Party
 
     kit = folder / name
     for part in ("startup", "local"):

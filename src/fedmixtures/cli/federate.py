@@ -16,6 +16,8 @@ WARNING = (
     "stops it, is in docs/privacy.md."
 )
 
+Carrier = Literal["nvflare", "grpc"]
+
 federate = App(
     name="federate",
     help=f"{WARNING}\n\nRun between silos: rows stay at their site, sealed models travel through a "
@@ -24,15 +26,10 @@ federate = App(
 
 
 def need_nvflare() -> None:
-    """Say what to install, before any work."""
-    import importlib.util
+    """Say what to install, before any work: kits are NVFlare's, whoever carries."""
+    from fedmixtures.federation.carriers import NVFLARE, check_installed
 
-    for name in ("nvflare", "cryptography"):
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(
-                f"the package {name!r} is missing. Install what silos need: "
-                'pip install "fedmixtures[nvflare,cli,report]"'
-            )
+    check_installed(NVFLARE)
 
 
 @contextmanager
@@ -40,7 +37,7 @@ def silos() -> Iterator[None]:
     """What went wrong between silos is said in words; what NVFlare logs on the way is not."""
     import logging
 
-    from fedmixtures.federation.nvflare.driver import FederationError
+    from fedmixtures.federation.driving import FederationError
 
     logging.getLogger().addHandler(logging.NullHandler())
     try:
@@ -63,6 +60,7 @@ def try_(
     rounds: int | None = None,
     standardize: bool | None = None,
     seed: int = 0,
+    carrier: Carrier = "nvflare",
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation-try"),
 ) -> None:
     """A real federation on this machine: a hub and sites as processes, mutual TLS, sealed models.
@@ -98,6 +96,8 @@ def try_(
         and `scale` do this.)
     seed
         Seeds everything random.
+    carrier
+        nvflare, or grpc: a hub of our own that keeps nothing.
     out
         New folder for the report; kits, keys and states of the sites go into it too.
     """
@@ -112,7 +112,7 @@ def try_(
     )  # fmt: skip
     say(f"Note: {WARNING}", "yellow")
     with silos():
-        run_try(settings, n, out)
+        run_try(settings, n, out, carrier)
 
 
 @federate.command
@@ -123,6 +123,7 @@ def submit(
     user: str,
     key: Path = Path("site.key"),
     patience: float = 300.0,
+    carrier: Carrier = "nvflare",
     out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("federation"),
 ) -> None:
     """Submit a job, watch it, go on after faults; sealed results are kept in a folder.
@@ -141,13 +142,14 @@ def submit(
         The researcher's private key, which signs the job.
     patience
         Seconds to wait for sites that are away before going on without them.
+    carrier
+        What the hub and the sites run: nvflare (start.sh) or grpc (federate serve).
     out
         New folder for the sealed results; `federate collect` opens them.
     """
-    need_nvflare()
     from fedmixtures.cli.federate_try import ConsoleListener
+    from fedmixtures.federation.carriers import driver_of
     from fedmixtures.federation.job import SignedJob, read_job
-    from fedmixtures.federation.nvflare.driver import Driver
     from fedmixtures.federation.wire.sealing import SiteKey
 
     say(f"Note: {WARNING}", "yellow")
@@ -161,7 +163,7 @@ def submit(
         )
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists. Choose another folder with --out.")
-    with silos(), closing(Driver(kit, user, ConsoleListener())) as driver:
+    with silos(), closing(driver_of(carrier, kit, user, ConsoleListener())) as driver:
         record = driver.fit(signed, patience=patience)
     out.mkdir(parents=True)
     (out / "job.json").write_text(wanted.to_json())
@@ -190,7 +192,7 @@ def explain(job: Path, *, site: Path) -> None:
 
 
 @federate.command
-def status(*, kit: Path, user: str) -> None:
+def status(*, kit: Path, user: str, carrier: Carrier = "nvflare") -> None:
     """Which sites are connected and which round running jobs have reached.
 
     Parameters
@@ -199,13 +201,14 @@ def status(*, kit: Path, user: str) -> None:
         The researcher's kit.
     user
         The researcher's name in the kit.
+    carrier
+        What the hub runs: nvflare or grpc.
     """
-    need_nvflare()
-    from fedmixtures.federation.nvflare.driver import Driver
+    from fedmixtures.federation.carriers import driver_of
     from fedmixtures.federation.watching import in_lines, look
 
-    with silos(), closing(Driver(kit, user)) as driver:
-        driver.session(patience=20.0)
+    with silos(), closing(driver_of(carrier, kit, user)) as driver:
+        driver.open(patience=20.0)
         for line in in_lines(look(driver)):
             say(line)
 
@@ -218,6 +221,7 @@ def watch(
     page: Path | None = None,
     every: float = 2.0,
     looks: int | None = None,
+    carrier: Carrier = "nvflare",
 ) -> None:
     """Watch runs: who is there, which step, what was refused and why, what budgets have left.
 
@@ -235,20 +239,21 @@ def watch(
         Seconds between two looks.
     looks
         End after so many; unless given, go on.
+    carrier
+        What the hub runs: nvflare or grpc.
     """
-    need_nvflare()
     import time
     from itertools import count, islice
 
     from rich.live import Live
 
     from fedmixtures.cli.main import console
-    from fedmixtures.federation.nvflare.driver import Driver
+    from fedmixtures.federation.carriers import driver_of
     from fedmixtures.federation.watching import as_page, in_lines, look
     from fedmixtures.io.runs import write_text
 
-    with silos(), closing(Driver(kit, user)) as driver, Live(console=console()) as live:
-        driver.session(patience=20.0)
+    with silos(), closing(driver_of(carrier, kit, user)) as driver, Live(console=console()) as live:
+        driver.open(patience=20.0)
         known: dict[str, dict] = {}
         for number in islice(count(), looks):
             time.sleep(every if number else 0.0)
@@ -286,8 +291,8 @@ def collect(
     import json
 
     from fedmixtures.federation.collected import as_plain, write_run
+    from fedmixtures.federation.driving import open_results
     from fedmixtures.federation.job import Job
-    from fedmixtures.federation.nvflare.driver import open_results
     from fedmixtures.federation.wire.roster import Roster
     from fedmixtures.federation.wire.sealing import SiteKey
 
@@ -349,6 +354,41 @@ def init_hub(folder: Path, *, host: str, port: int = 8002) -> None:
     say(f"Tell every site, by telephone: the authority's fingerprint is\n  {mark}")
     say(f"Sign their requests: fedmixtures federate approve REQUEST.zip --hub {folder}")
     say(f"Start the hub: {kit}/startup/start.sh (it listens on port {port} of all interfaces)")
+
+
+@federate.command
+def serve(kit: Path, *, listen: str = "0.0.0.0") -> None:
+    """Run a hub or a site by gRPC, from its kit; it stays in the foreground, for systemd.
+
+    In place of NVFlare's `start.sh`: hub and sites of a federation must all be started alike.
+
+    Parameters
+    ----------
+    kit
+        The link `kit` in the folder of `federate join` or `federate init-hub`.
+    listen
+        Of a hub: the address it listens on; unless given, all of them.
+    """
+    from fedmixtures.federation.carriers import GRPC, check_installed
+
+    check_installed(GRPC)
+    import signal
+    import sys
+
+    from fedmixtures.federation.grpc import hub, site
+    from fedmixtures.federation.grpc.kit import HUB, SITE, Kit
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    found = Kit(kit)
+    name, role = found.name
+    if role == HUB:
+        server, _ = hub.served(found, listen)
+        say(f"The hub {name} listens on {listen}:{found.hub.rpartition(':')[2]}")
+        server.wait_for_termination()
+    elif role == SITE:
+        site.joined(found, say).run()
+    else:
+        raise ValueError(f"{str(kit)!r} is the kit of the {role} {name!r}: call federate submit.")
 
 
 @federate.command

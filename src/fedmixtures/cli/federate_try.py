@@ -11,18 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from fedmixtures import _checks
 from fedmixtures.cli.fit import FitSettings, with_rounds
 from fedmixtures.cli.fitting import Fitted, Watch, compared_with, write_run
 from fedmixtures.cli.main import say
 from fedmixtures.cli.prepare import Task, prepare, print_summary
 from fedmixtures.engine.options import in_rounds
 from fedmixtures.engine.solution import Solution, Traffic
+from fedmixtures.federation.carriers import check_installed
 from fedmixtures.federation.explain import what_left
 from fedmixtures.federation.job import Job
+from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.job_program import gaps_refused, make_job, program_of
 from fedmixtures.federation.node.kept import models_of
 from fedmixtures.federation.node.store import json_lines
-from fedmixtures.federation.nvflare.one_machine import COLLECTOR, OneMachine
+from fedmixtures.federation.one_machine import COLLECTOR, OneMachine
 from fedmixtures.io.runs import RunFolder
 from fedmixtures.io.tables import Table
 from fedmixtures.mixture.mixture import Mixture
@@ -66,8 +69,9 @@ class ConsoleListener:
         return event
 
 
-def run_try(settings: FitSettings, n: int, out: Path) -> None:
+def run_try(settings: FitSettings, n: int, out: Path, carrier: str) -> None:
     """Check, provision, start, fit, stop, report."""
+    check_installed(carrier)
     if settings.data:
         table = settings.read_table()
     else:
@@ -83,13 +87,15 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
     refused = gaps_refused(program_of(job), job)
     if refused and task.problem.data.has_gaps:
         raise ValueError(f"there are {refused}, or take --method gtv-mmd.")
-    folder = RunFolder.create(out)
-    print_summary(task, settings)
     train = task.problem.fitted_data
     own = {str(name): train.of(i)[0] for i, name in enumerate(train.labels)}
+    if job.needs_all:
+        check_columns(own, table.features)
+    folder = RunFolder.create(out)
+    print_summary(task, settings)
     say("Making certificates and keys; starting a hub and the sites.")
     home = folder.path / "federation"
-    machine = OneMachine(home, own, table.features, listener=ConsoleListener())
+    machine = OneMachine(home, own, table.features, listener=ConsoleListener(), carrier=carrier)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the sites are stopped too
     with machine:
         record = machine.fit(job, patience=60.0)
@@ -108,6 +114,17 @@ def run_try(settings: FitSettings, n: int, out: Path) -> None:
     say(f"Open {folder.file('report.html')}")
     if own_models := models_of(machine.configs()[0]):
         say(f"What a site has for itself: fedmixtures explain {own_models[-1]}")
+
+
+def check_columns(rows: dict[str, np.ndarray], features: tuple[str, ...]) -> None:
+    """Say now what a site would refuse: columns of which a few of its rows have values."""
+    for site, own in rows.items():
+        if rare := Support(own).rare_together(Gate().own_count(len(features))):
+            named = _checks.listed(sorted({features[c] for pair in rare for c in pair}))
+            raise ValueError(
+                f"site {site!r} has too few rows with values of {named}: leave a column that is "
+                "nearly empty there empty (it is borrowed from the others), or fill it."
+            )
 
 
 def made_up(n: int, seed: int) -> Table:
@@ -135,6 +152,7 @@ def job_of(task: Task, settings: FitSettings) -> Job:
         n_rounds=ROUNDS_OF_A_TRY if settings.rounds is None else settings.rounds,
         seed=settings.seed,
         collector=COLLECTOR,
+        missing=data.has_gaps,
     )
 
 

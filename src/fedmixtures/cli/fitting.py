@@ -128,11 +128,12 @@ def fit_watched(
     if begun is not None:
         watch.restore()
     printer = ProgressPrinter(settings.rounds or 0, enabled=True)
-    looks = [printer, watch] if in_rounds(method) else [printer]
+    rounds = in_rounds(method)
+    looks = [printer, watch] if rounds else [printer]
     how = used(
         method,
         n_rounds=settings.rounds,
-        report_every=rounds_between_looks(settings),
+        report_every=rounds_between_looks(settings) if rounds else None,
         checkpoint=checkpoint,
         resume=begun,
         devices=resolve_devices(settings.devices if (settings.devices or 1) > 1 else None),

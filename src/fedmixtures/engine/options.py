@@ -1,28 +1,53 @@
-"""Which options of a run play a part in which methods: the others are refused by name."""
+"""How to run, as opposed to what; options that play no part in a method are refused by name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from fedmixtures._types import Device
+from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.methods.base import Method
 
 ROUNDS = 40
 """Of a method in rounds, unless it is told otherwise."""
 IN_ROUNDS = frozenset({"neighbours", "hub"})
-"""Kinds of methods that run in rounds which an engine counts, watches and can go on from."""
+"""Kinds of methods that run in rounds, which an engine counts."""
+BY_TURNS = IN_ROUNDS | {"protocol"}
+"""Kinds of methods that an engine watches on their way and can go on from."""
 IDLE: dict[str, tuple[frozenset[str], str]] = {
     "n_rounds": (IN_ROUNDS, "has no rounds to count"),
     "rounds": (IN_ROUNDS, "has no rounds to count"),  # as the command line has it
     "tol": (IN_ROUNDS, "has no rounds to stop between"),
-    "report_every": (IN_ROUNDS, "has no rounds to report"),
-    "resume": (IN_ROUNDS, "has no rounds to go on from"),
-    "checkpoint": (IN_ROUNDS, "has no rounds to go on from"),
-    "keep_interrupted": (IN_ROUNDS, "has no finished round to keep"),
+    "report_every": (BY_TURNS, "has no rounds to report"),
+    "resume": (BY_TURNS, "has nothing to go on from before its end"),
+    "checkpoint": (BY_TURNS, "has nothing to go on from before its end"),
+    "keep_interrupted": (BY_TURNS, "has nothing to keep before its end"),
     "block_size": (IN_ROUNDS, "runs all nodes together"),
     "devices": (frozenset({"neighbours"}), "runs on one device"),
     "dtype": (frozenset(), "computes in float64"),
 }
 """Kinds of methods in which an option plays a part, and what is said of the others."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run: as in `solve`."""
+
+    seed: int = 0
+    dtype: str = "float64"
+    n_rounds: int = ROUNDS
+    tol: float = 0.0
+    watch: Callable[[Progress], Any] | None = None
+    announce: Callable[[str], Any] | None = None
+    report_every: int | None = None
+    checkpoint: Callable[[Checkpoint], Any] | None = None
+    resume: Checkpoint | None = None
+    keep_nodes: bool = False
+    keep_interrupted: bool = False
+    devices: tuple[Device, ...] = ()
+    block_size: int | None = None
 
 
 def in_rounds(method: Method) -> bool:

@@ -13,9 +13,9 @@ from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import without_edges
-from fedmixtures.engine.options import ROUNDS, refuse_idle
-from fedmixtures.engine.run.loop import Options, Run
-from fedmixtures.engine.run.protocols import fit_by_protocol, fit_once
+from fedmixtures.engine.options import ROUNDS, Options, refuse_idle
+from fedmixtures.engine.run.loop import Run
+from fedmixtures.engine.run.protocols import ProtocolRun, fit_once
 from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
@@ -45,6 +45,7 @@ def solve(
     watch: Callable[[Progress], Any] | None = None,
     announce: Callable[[str], Any] | None = None,
     report_every: int | None = None,
+    checkpoint: Callable[[Checkpoint], Any] | None = None,
     resume: Checkpoint | None = None,
     keep_nodes: bool = False,
     keep_interrupted: bool = False,
@@ -80,22 +81,25 @@ def solve(
     watch
         Called with a `Progress`: in rounds before the first, then every `report_every` rounds and
         at the end, with the records of the rounds since the last call and, if asked for, the
-        mixtures and what it takes to go on from there. A protocol shows every exchange as it
-        was made, ``{"round": 3, "step": "sum"}``, then its end; a method that is done at once its
-        end alone.
+        mixtures. A protocol shows its exchanges, ``{"round": 3, "step": "sum"}``, then its end; a
+        method that is done at once its end alone.
     announce
         Called with a few words on what the fit is at, where `watch` would not be called for long.
     report_every
-        Rounds between two calls of `watch`; None runs as many as fit in one device call. Only of
-        methods in rounds.
+        Rounds between two calls of `watch` and of `checkpoint`; None runs as many as fit in one
+        device call. Of a protocol: exchanges between two calls of `watch`; None is one.
+    checkpoint
+        Called with a `Checkpoint`, which has all that `resume` needs: in rounds after `watch`, of
+        a protocol after every stage that it has finished.
     resume
-        Go on from a checkpoint that `watch` got in a run with the same settings. Only of methods
-        in rounds.
+        Go on from a checkpoint of a run with the same settings: the same numbers come out, bit for
+        bit. What a protocol had begun after its last stage it does again.
     keep_nodes
         Whether the history keeps every node's fit and pull; without rounds it has them anyway.
     keep_interrupted
-        What Ctrl-C does: return the last finished round, or raise KeyboardInterrupt. Only of
-        methods in rounds: others have nothing to return before their end.
+        What Ctrl-C does: return the last finished round, or raise KeyboardInterrupt. A protocol
+        returns the mixtures of its last finished stage that has some: of the default method each
+        node's own fit, later everyone's mixture moved to its rows.
     devices
         Where to run: over all of these if they are several, else where JAX runs by default. Only
         what neighbours send each other in rounds is spread.
@@ -110,11 +114,27 @@ def solve(
         n_rounds=n_rounds,
         tol=tol,
         report_every=report_every,
+        checkpoint=checkpoint,
         resume=resume,
         keep_interrupted=keep_interrupted,
         devices=devices,
         block_size=block_size,
         dtype=dtype,
+    )
+    options = Options(
+        seed,
+        dtype,
+        ROUNDS if n_rounds is None else n_rounds,
+        0.0 if tol is None else tol,
+        watch,
+        announce,
+        report_every,
+        checkpoint,
+        resume,
+        keep_nodes,
+        keep_interrupted,
+        devices,
+        block_size,
     )
     _check_devices(devices, block_size)
     network = without_edges(data.labels) if network is None else network
@@ -129,34 +149,27 @@ def solve(
             announce("making starts" if method.needs_start else "fitting all nodes at once")
         components, theta = start_of(init, data, components, seed, method)
         theta = None if theta is None else of_type(theta, method.covariance_type)
-        program = method.program()
-        if isinstance(program, OneShot):
-            solution = fit_once(program, data, components, theta, seed, watch)
-        elif isinstance(program, Protocol):
-            given = network, components, theta
-            listeners = announce, watch
-            solution = fit_by_protocol(program, data, *given, seed, dtype, *listeners)
-        else:
-            options = Options(
-                n_rounds=ROUNDS if n_rounds is None else n_rounds,
-                seed=seed,
-                dtype=dtype,
-                tol=0.0 if tol is None else tol,
-                watch=watch,
-                report_every=report_every,
-                resume=resume,
-                keep_nodes=keep_nodes,
-                keep_interrupted=keep_interrupted,
-                devices=devices,
-                block_size=block_size,
-            )
-            # With a hub it plays no part who neighbours whom.
-            hub = isinstance(program, HubProgram)
-            assert theta is not None  # programs in rounds begin somewhere
-            with precision(dtype):
-                around = without_edges(data.labels) if hub else network
-                solution = Run(program, data, around, theta, options).solution()
+        solution = _run(method.program(), data, network, components, theta, options)
     return replace(solution, rows=data.total_weights())
+
+
+def _run(
+    program: Method,
+    data: NodeData,
+    network: Network,
+    n_components: list[int],
+    theta: Mixture | None,
+    options: Options,
+) -> Solution:
+    if isinstance(program, OneShot):
+        return fit_once(program, data, n_components, theta, options)
+    if isinstance(program, Protocol):
+        return ProtocolRun(program, data, network, n_components, theta, options).solution()
+    # With a hub it plays no part who neighbours whom.
+    around = without_edges(data.labels) if isinstance(program, HubProgram) else network
+    assert theta is not None  # programs in rounds begin somewhere
+    with precision(options.dtype):
+        return Run(program, data, around, theta, options).solution()
 
 
 def _check_devices(devices: tuple[Device, ...], block_size: int | None) -> None:

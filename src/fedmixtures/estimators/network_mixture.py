@@ -23,7 +23,7 @@ from fedmixtures.data.transform import (
     in_units_of_fit,
     to_fit,
 )
-from fedmixtures.engine.options import ROUNDS, refuse_idle, used
+from fedmixtures.engine.options import ROUNDS, in_rounds, refuse_idle, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
@@ -89,8 +89,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
     n_rounds : int or None
         Exchanges of methods in rounds: couplings, ``"fedkmeans"``, ``"fedgrem"``,
         ``"consensus-em"``, ``"fedem"``, ``"ifca"``. None is 40. The default and other methods know
-        themselves when they are done and refuse a number, as they refuse `report_every`, `tol`,
-        `keep_interrupted`, `checkpoint` and ``fit(resume=...)``.
+        themselves when they are done and refuse a number, as they refuse `tol`.
     init : "kmeans", "local", KMeansStart, Local or mapping
         Where nodes start: k-means of own rows, their fits of own rows (by name with a shape prior,
         which couplings need on real tables), or a mapping from node label to `Mixture`.
@@ -103,18 +102,20 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
         calls it with ``{"round", "step"}`` after every exchange, where `step` is what was asked
         for (a broadcast, a sum), and methods without rounds with their result at the end.
     report_every : int or None
-        Rounds between two calls of `on_round` (which then come in a bunch); None lets the engine
-        choose.
+        Rounds (of the default method: exchanges) between two calls of `on_round`, which then come
+        in a bunch; None lets the engine choose.
     tol : float or None
         A fit in rounds has converged when no node's parameters change by more than this share of
         their norm in a round; it then stops. 0 runs all rounds, None is 1e-6.
     keep_interrupted : bool
         On Ctrl-C, keep the last finished round with a warning; otherwise KeyboardInterrupt is
-        raised.
+        raised. The default method keeps each node's own fit, later everyone's mixture moved to the
+        node's rows; methods that are done at once have nothing to keep.
     keep_node_history : bool
         Whether `history_` keeps every node's fit and pull; without rounds it has them anyway.
     checkpoint : path or None
-        Where to write what `fit(resume=...)` needs, every `report_every` rounds (10 if not given).
+        Where to write what `fit(resume=...)` needs: every `report_every` rounds (10 if not given),
+        and after every finished step of the default method.
     devices : int, "all", sequence of jax.Device or None
         Spread the nodes over so many devices that JAX sees (GPUs, hosts, CPU devices); the numbers
         are the same up to rounding. None: one. Only methods in rounds between neighbours take
@@ -358,7 +359,7 @@ class NetworkGaussianMixture(NodeScores, NestedParameters, DensityMixin, BaseEst
             seed=resolve.resolve_seed(self.random_state),
             dtype=self.dtype,
             tol=float(tol),
-            report_every=self.report_every or (10 if watched else None),
+            report_every=self.report_every or (10 if watched and in_rounds(method) else None),
             keep_nodes=self.keep_node_history,
             keep_interrupted=bool(self.keep_interrupted),
             devices=devices,

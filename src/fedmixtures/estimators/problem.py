@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ class Problem:
         watch
             Called as `fedmixtures.solve` does it.
         checkpoint
-            File to write, after `watch` was called, with what it takes to go on from there.
+            File to write with what it takes to go on, as often as `fedmixtures.solve` offers it.
         resume
             Such a file: go on from it.
         **how
@@ -138,24 +138,22 @@ class Problem:
         """
 
         def seen(progress: Progress) -> None:
-            if watch is not None:
-                watch(self._in_users_units(progress))
-            if checkpoint is not None and progress.round and not progress.final:
-                write_checkpoint(checkpoint, progress.checkpoint)
+            assert watch is not None
+            watch(self._in_users_units(progress))
 
         if isinstance(init, Mixture):
             init = self.scaled(init)
         elif isinstance(init, Mapping):
             known = lambda theta: self.scaled(theta) if isinstance(theta, Mixture) else theta
             init = {label: known(theta) for label, theta in init.items()}
-        watched = watch is not None or checkpoint is not None
         solution = solve(
             self.method,
             self.fitted_data,
             self.network,
             init,
             n_components=self.n_components,
-            watch=seen if watched else None,
+            watch=None if watch is None else seen,
+            checkpoint=None if checkpoint is None else partial(write_checkpoint, checkpoint),
             resume=None if resume is None else read_checkpoint(resume),
             **how,
         )

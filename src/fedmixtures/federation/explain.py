@@ -19,7 +19,7 @@ from fedmixtures.federation.node.ledger import Ledger, spent
 from fedmixtures.federation.node.release import colluders
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import json_lines
-from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum
+from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum, Whereabouts
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
 
@@ -28,6 +28,7 @@ KINDS = {
     "ModelMessage": "models",
     "PrivateModelMessage": "models with noise",
     "Silence": "messages that it has no model to tell",
+    "PlaceMessage": "messages of about where rows lie",
     "IntegerMessage": "messages of whole numbers about the network",
     "MaskedShare": "masked parts of sums",
 }
@@ -150,6 +151,8 @@ def _what(job: Job, config: SiteConfig, d: int) -> str:
         sums += f" With it the number of {_people(config)}, rounded to a power of two."
     if Sum in told:
         sums += " And its part of sums of statistics over at least three sites."
+    if Whereabouts in told:
+        sums += " And of every column a coarse centre and spread, to half and a fifth of a spread."
     if not {Mixture, Release} & told:
         return sums.removeprefix(" And ") or "whole numbers about the network alone."
     return (
@@ -164,6 +167,7 @@ def _how_often(job: Job, config: SiteConfig) -> str:
     if job.needs_all:
         told = _sends(job)
         parts = {
+            "centres and spreads once": Whereabouts in told,
             "the mixture once": Release in told,
             f"parts of at most {config.releases.max_sums} sums over the same members": Sum in told,
             "a bit to each neighbour, and who belongs to its group": {PerNeighbour, Connect} & told,
@@ -181,6 +185,8 @@ def _to_whom(job: Job, config: SiteConfig, neighbours: list[str]) -> str:
         sealed = parts
     elif job.needs_all:
         sealed += f" Parts of sums: {parts}"
+        if Whereabouts in _sends(job):
+            sealed += " Centres and spreads: all sites."
     if job.collector is None:
         return f"{sealed} Nobody collects the final model."
     if config.limits.share_result:
@@ -213,6 +219,8 @@ def _rule(job: Job, config: SiteConfig, d: int) -> str:
     masses = "" if not job.needs_all else (
         " Sums: masses first, and moments only of components with that many behind them."
     )  # fmt: skip
+    if job.missing:
+        masses += f" Where cells are missing, {unit} that have both of any two columns are counted."
     return (
         f"a component with fewer than {gate.threshold(d)} {unit} behind it is merged into its "
         f"nearest first; with fewer in all the site only listens. Numbers leave {rounding}.{masses}"

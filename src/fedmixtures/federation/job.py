@@ -29,7 +29,7 @@ KINDS = "neighbours", "protocol"
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SITES, MAX_ROUNDS, MAX_COMPONENTS, MAX_FEATURES = 500, 100_000, 256, 1024
 REQUIRED = ("name", "features", "sites", "edges", "components")
-OPTIONAL = ("seed", "max_stale", "collector", "privacy", "serial", "expires")
+OPTIONAL = ("seed", "max_stale", "collector", "privacy", "serial", "expires", "missing")
 OF_METHOD = ("method", "covariance", "settings", "feasible")
 ENTRIES = (*REQUIRED, *OPTIONAL, *OF_METHOD, "rounds", "shift", "scale")
 """Of a job as a TOML file."""
@@ -71,6 +71,8 @@ class Job:
     """Of jobs that are otherwise the same: one that is run again, on other rows, is signed anew."""
     expires: str | None = None
     """The last day (UTC) on which a site begins or goes on with it, as YYYY-MM-DD; None: never."""
+    missing: bool = False
+    """Whether cells may be missing where sites add up: sums then also count what is there."""
     format: int = field(default=FORMAT)
 
     def __post_init__(self):
@@ -245,6 +247,8 @@ def _wrong_numbers(job: Job) -> str:
         return "`serial` is a whole number from 0"
     if job.expires is not None and not _is_day(job.expires):
         return "`expires` is a day as YYYY-MM-DD, or nothing"
+    if not isinstance(job.missing, bool):
+        return "`missing` is true or false"
     if job.kind not in KINDS:
         return f"`kind` is one of {KINDS}"
     if job.privacy is not None and not (

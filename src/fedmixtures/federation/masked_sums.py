@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,10 @@ class SumName:
 
     def encode(self) -> bytes:
         """One text for one sum."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> bytes:
         plain = [self.job, self.run, self.number, self.attempt, sorted(self.members)]
         return b"fedmixtures sum v2" + json.dumps(plain).encode()
 

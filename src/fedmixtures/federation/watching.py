@@ -40,7 +40,7 @@ class Run:
     name: str
     status: str
     sites: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What each has told: `RoundsController`."""
+    """What each has told: `Segment.told`."""
     refused: dict[str, str] = field(default_factory=dict)
     """Why sites have refused the job."""
 

@@ -17,6 +17,50 @@ from fedmixtures.mixture.mixture import Mixture
 TINY = np.finfo(np.float64).tiny
 
 
+SLACK = 1.25
+"""Times that what is told of scales may be off by its rounding."""
+FAR = 4.0
+"""Scales that the centre of all may be away from those told of."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnitBounds:
+    """Where the centre and the scale of all rows can lie, whatever a few of the nodes say.
+
+    Each (features,).
+    """
+
+    lowest: np.ndarray
+    highest: np.ndarray
+    narrowest: np.ndarray
+    widest: np.ndarray
+
+    @classmethod
+    def anywhere(cls, d: int) -> UnitBounds:
+        """Of `d` features that nothing is known of."""
+        return cls(np.full(d, -np.inf), np.full(d, np.inf), np.zeros(d), np.full(d, np.inf))
+
+    @classmethod
+    def of(cls, centres: np.ndarray, scales: np.ndarray) -> UnitBounds:
+        """From what nodes tell of their own rows, (nodes, features); NaN where one tells nothing.
+
+        The least and the greatest, a quarter of them on each side if there are many, are left
+        out; of a feature that fewer than three tell of, nothing is known.
+        """
+        found = cls.anywhere(centres.shape[1])
+        for j in range(centres.shape[1]):
+            told = ~np.isnan(scales[:, j])
+            if (n := int(told.sum())) >= 3:
+                out = max(1, n // 4)
+                centre, scale = np.sort(centres[told, j]), np.sort(scales[told, j])
+                low, high, wide = centre[out], centre[-1 - out], scale[-1 - out]
+                found.widest[j] = SLACK * np.hypot(wide, high - low)
+                found.narrowest[j] = wide / SLACK / np.sqrt(n)
+                found.lowest[j] = low - FAR * found.widest[j]
+                found.highest[j] = high + FAR * found.widest[j]
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """Centre and scale of every feature over all nodes: what everything is computed in."""
@@ -69,16 +113,20 @@ def _in_users(theta: Mixture, centre: Array, scale: Array) -> Mixture:
 
 
 @jit_on_gpu
-def cell_sums(rows: Array, weights: Array, rows_of: Segments) -> tuple[Any, Any, Any]:
-    """Cells of every node and their sums, by feature; their spread, and that of their squares."""
+def cell_sums(rows: Array, weights: Array, rows_of: Segments) -> tuple[Any, Any, Any, Any]:
+    """Cells of every node and their sums, by feature; their spread, and that of their squares.
+
+    And their standard deviation: the spread is as wide as the mean where all cells are alike.
+    """
     weight = xp.where(xp.isnan(rows), 0.0, weights[:, None])
     rows, cells = xp.nan_to_num(rows), rows_of.sums(weight)
     own, first = xp.maximum(cells, TINY), rows_of.sums(weight * rows)
     means, node = first / own, rows_of.number()
-    spread = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
-    spread = xp.where(spread > 1e-12 * abs(means), spread, xp.maximum(abs(means), 1e-6))
+    deviation = xp.sqrt(rows_of.sums(weight * (rows - means[node]) ** 2) / own)
+    deviation = xp.where(deviation > 1e-12 * abs(means), deviation, 0.0)
+    spread = xp.where(deviation > 0, deviation, xp.maximum(abs(means), 1e-6))
     spreads = {"cells": xp.ones_like(spread), "first": spread}
-    return {"cells": cells, "first": first}, spreads, np.sqrt(2) * spread**2
+    return {"cells": cells, "first": first}, spreads, np.sqrt(2) * spread**2, deviation
 
 
 @jit_on_gpu

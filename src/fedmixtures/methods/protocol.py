@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Generator
+import inspect
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import numpy as np
@@ -112,7 +113,58 @@ class Sum:
     """Nodes of the block that the lines above are of: the others ask for nothing. None: all."""
 
 
-Request = Broadcast | PerNeighbour | Connect | Sum
+@dataclass(frozen=True)
+class Whereabouts:
+    """Where the rows of each node lie. Reply: `UnitBounds` for the units of all.
+
+    Between silos it is told to all, coarsely, so that none of them can spoil the units by what it
+    adds to sums. In one process nobody needs to be told, and anything is possible.
+    """
+
+    cells: Any  # (nodes, features) how many there are
+    first: Any  # (nodes, features) and their sums
+    deviation: Any  # (nodes, features)
+
+
+Request = Broadcast | PerNeighbour | Connect | Sum | Whereabouts
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run whose result is worth keeping. Reply: that result.
+
+    No message by itself: the requests of the part are carried as all others are. Who goes on from a
+    checkpoint gets the result that was kept, and the part is not run again.
+    """
+
+    name: str
+    """One of its own in a run."""
+    work: Callable[[], Any]
+    """Makes the result, or a generator of requests that returns it: arrays in tuples, dictionaries
+    and the classes that the protocol `keeps`."""
+    mixtures: Callable[[Any], Mixture] | None = None
+    """The mixtures of all nodes as this result has them: what is left of an interrupted run."""
+
+    def result(self) -> Generator[Request, Any, Any]:
+        """Run the part, requests and all."""
+        made = self.work()
+        return (yield from cast(Any, made)) if inspect.isgenerator(made) else made
+
+
+class StageResults(abc.ABC):
+    """The results of the stages of a run, as far as an engine keeps them."""
+
+    @abc.abstractmethod
+    def known(self, stage: Stage) -> bool:
+        """Whether the result of this stage is here from a run before."""
+
+    @abc.abstractmethod
+    def result_of(self, stage: Stage) -> Any:
+        """The result that is here."""
+
+    @abc.abstractmethod
+    def keep(self, stage: Stage, result: Any) -> Any:
+        """Take note of a result; returns it as it would come back from a checkpoint."""
 
 
 class Protocol(Method):
@@ -128,10 +180,12 @@ class Protocol(Method):
 
     kind: ClassVar = "protocol"
     needs_start: ClassVar = False
+    keeps: ClassVar[tuple[type, ...]] = ()
+    """Dataclasses and named tuples in the results of its stages."""
 
     @abc.abstractmethod
-    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
-        """Yield requests, get replies, return the outcome."""
+    def run(self, block: Block) -> Generator[Request | Stage, Any, Outcome]:
+        """Yield requests and stages, get replies, return the outcome."""
 
     def join(
         self, block: Block, levels: Levels, rows: np.ndarray, diagnostics: Diagnostics
@@ -141,3 +195,27 @@ class Protocol(Method):
         `rows` (nodes,) are those of the fitted nodes, `levels` and `diagnostics` what was found.
         """
         return None
+
+
+def requests_of(
+    steps: Generator[Request | Stage, Any, Outcome], results: StageResults | None = None
+) -> Generator[Request, Any, Outcome]:
+    """The requests of a protocol that runs, those of its stages among them; returns its outcome.
+
+    With `results` stages that are known there are not run again, and others are kept there.
+    """
+    answer = None
+    while True:
+        try:
+            request = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = None
+        if not isinstance(request, Stage):
+            answer = yield request
+        elif results is not None and results.known(request):
+            answer = results.result_of(request)
+        else:
+            answer = yield from request.result()
+            answer = answer if results is None else results.keep(request, answer)
+        del request  # its arrays

@@ -11,10 +11,12 @@ from federated import SITES, Sites, a_job, site_rows
 from fedmixtures import FeasibleSet, GTVMin, TrustThenPool
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import JobError
+from fedmixtures.federation.mailbox import MOST_WAITING
 from fedmixtures.federation.masked_sums import SumRefused
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.rounds import NodeRefused
+from fedmixtures.federation.site_part import SitePart
 from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.sealing import Address
 
@@ -33,7 +35,7 @@ def test_a_dropped_job_counts(tmp_path):
         sites.nodes = {name: sites.started(name) for name in SITES}
         rounds = sites.rounds(trust_job(shift=(0.1 * number, 0.0)))
         rounds.begin()
-        for t in range(2):  # drawn numbers, commitments, and the first shares
+        for t in range(3):  # drawn numbers, places, commitments, and the first shares
             rounds.round(t)
     sites.nodes = {name: sites.started(name) for name in SITES}
     with pytest.raises(NodeRefused, match="max_jobs"):
@@ -48,20 +50,19 @@ def test_jobs_that_were_let_in_together_are_counted_one_by_one(tmp_path):
     both = [sites.rounds(trust_job(seed=seed)) for seed in range(2)]
     for rounds in both:
         rounds.begin()
-        rounds.round(0)
-    both[0].round(1)
+    both[0].round(0)
     with pytest.raises(NodeRefused, match="max_jobs"):
-        both[1].round(1)
+        both[1].round(0)
 
 
 def first_share(sites: Sites, job) -> np.ndarray:
     """Aachen's masked part of the first sum, as bergen reads it."""
     sites.nodes = {name: sites.started(name) for name in SITES}
     rounds = sites.rounds(job)
-    for t in range(rounds.begin(), 2):
+    for t in range(rounds.begin(), 3):
         rounds.round(t)
-    box = ask(sites.nodes["aachen"], request("share", job=job.key, round=2)).boxes["bergen"]
-    address = Address(job.key, 2, "aachen", "bergen")
+    box = ask(sites.nodes["aachen"], request("share", job=job.key, round=3)).boxes["bergen"]
+    address = Address(job.key, 3, "aachen", "bergen")
     content = sites.keys["bergen"].open(box, sites.roster.sites["aachen"], address)
     return np.frombuffer(Frame.decode(content).boxes["share"], "<u8")
 
@@ -155,30 +156,19 @@ def test_masks_are_never_the_same_again(tmp_path):
 @pytest.mark.parametrize(
     ("how", "name"), [("forged", "bergen"), ("forged", "cork"), ("sealed", "bergen")]
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_flood_keeps_no_true_box_of_another_out(tmp_path, how, name):
     """N7: bergen sends boxes for later rounds, one byte each in some name, or true ones of its own.
 
     The true boxes of the first exchange come afterwards, and are heard.
     """
-    pytest.importorskip("nvflare")
-    from nvflare.apis.fl_constant import ReturnCode
-    from nvflare.apis.fl_context import FLContext
-    from nvflare.apis.shareable import Shareable
-
-    from fedmixtures.federation.nvflare.executor import NodeExecutor
-    from fedmixtures.federation.nvflare.transport import BODY, MOST_WAITING
-
     sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
     rounds = sites.rounds(job)
     rounds.begin()
-    executor = NodeExecutor()
-    executor.node, executor.job, executor.round = sites.nodes["aachen"], job, 0
+    part = SitePart("aachen", lambda: None)
+    part.node, part.job, part.round = sites.nodes["aachen"], job, 0
 
     def taken(source: str, t: int, box: bytes) -> bool:
-        message = Shareable()
-        message[BODY] = Frame({"source": source, "round": t}, boxes={"box": box}).encode()
-        return executor._receive("", message, FLContext()).get_return_code() == ReturnCode.OK
+        return part.came(Frame({"source": source, "round": t}, boxes={"box": box}).encode())
 
     def crafted(t: int) -> bytes:
         address = Address(job.key, t, name, "aachen")
@@ -194,5 +184,5 @@ def test_a_flood_keeps_no_true_box_of_another_out(tmp_path, how, name):
     assert len(true) >= 2
     assert all(taken(p.source, p.round, p.box) for p in true)
     site = rounds.sites["aachen"]
-    site.take(executor.mailbox.up_to(0, "aachen"))
+    site.take(part.mailbox.up_to(0, "aachen"))
     assert site.fresh == {p.source for p in true}

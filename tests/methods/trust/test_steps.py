@@ -18,7 +18,7 @@ from fedmixtures.fits.tiles import tile_size
 from fedmixtures.fits.units import Units
 from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
-from fedmixtures.methods.protocol import Groups
+from fedmixtures.methods.protocol import Groups, requests_of
 from fedmixtures.methods.trust_then_pool import weigh
 from fedmixtures.methods.trust_then_pool.communities import communities
 from fedmixtures.methods.trust_then_pool.listen import gains
@@ -466,7 +466,8 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
         neighbours = {
             data.labels[j]: w for j, w in zip(block.sender[edges], block.weight[edges], strict=True)
         }
-        talks.append(method.run(node_block(label, *data.of(i), neighbours, K)[0]))
+        alone = node_block(label, *data.of(i), neighbours, K)[0]
+        talks.append(requests_of(method.run(alone)))
     requests, ends = [next(talk) for talk in talks], []
     while not ends:
         join = lambda *parts: np.concatenate([np.asarray(p) for p in parts])
@@ -480,10 +481,12 @@ def test_nodes_apart_end_as_a_block_of_all(scenario):
             kind = type(requests[i]).__name__
             edges = np.flatnonzero(block.receiver == i)
             index = {
-                "Broadcast": [i, *block.sender[edges]], "PerNeighbour": edges,
+                "Whereabouts": None, "Broadcast": [i, *block.sender[edges]], "PerNeighbour": edges,
                 "Sum": [i], "Connect": [i],
             }[kind]  # fmt: skip
-            part = jax.tree.map(lambda p, index=index: np.asarray(p)[index], replies)
+            part = replies
+            if index is not None:
+                part = jax.tree.map(lambda p, index=index: np.asarray(p)[index], replies)
             try:
                 requests[i] = talk.send(part)
             except StopIteration as end:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,10 +11,10 @@ import jax
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures._types import Device
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import build_layout, on_host
 from fedmixtures.engine.layout.shards import build_sharded_layout
+from fedmixtures.engine.options import Options
 from fedmixtures.engine.run.rounds import HubRunner, NeighbourRunner
 from fedmixtures.engine.run.runner import Runner, as_traced, gather
 from fedmixtures.engine.run.sharded import DeviceRunner
@@ -33,23 +31,6 @@ LOOK_EVERY = 10
 """Rounds between two looks at whether the run has converged."""
 RISEN = 0.5
 """Nats per node that an objective may end above its start before it is worth a warning."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run, as opposed to what: as in `solve`."""
-
-    n_rounds: int
-    seed: int
-    dtype: str
-    tol: float
-    watch: Callable[[Progress], Any] | None
-    report_every: int | None
-    resume: Checkpoint | None
-    keep_nodes: bool
-    keep_interrupted: bool
-    devices: tuple[Device, ...]
-    block_size: int | None
 
 
 class Run:
@@ -82,8 +63,8 @@ class Run:
         self.converged = False
         self.told = 0  # rounds that whoever watches has been shown
         # Nobody waits for the record of a chunk: it is read while the next one runs.
-        unwatched = options.watch is None and options.tol == 0 and len(options.devices) < 2
-        self.reads_later = unwatched and not self.search
+        unwatched = options.watch is None and options.checkpoint is None and options.tol == 0
+        self.reads_later = unwatched and len(options.devices) < 2 and not self.search
         self.reader = ThreadPoolExecutor(1)
         self.reading: Future[Trouble | None] | None = None
 
@@ -112,11 +93,7 @@ class Run:
         if checkpoint is None:
             self.report(self.initial, 0)
             return self.initial, 0
-        if checkpoint.fingerprint != self.fingerprint:
-            raise ValueError(
-                "`resume` comes from another run: rows, graph, method, settings or seed differ. "
-                "Resume with what that run began with, or start anew."
-            )
+        checkpoint.check(self.fingerprint)
         self.trace.restore(checkpoint.trace)
         self.told = checkpoint.round
         return checkpoint.restored(self.initial), checkpoint.round
@@ -218,21 +195,14 @@ class Run:
 
     def report(self, states, done: int, final: bool = False) -> None:
         """Show whoever watches the rounds since the last time; at the end, the last state alone."""
-        if self.options.watch is None:
-            return
         first, last = self.told, done + final
         self.told = done
-        history = self.trace.history(last - 1) if last else None
-        records = [history.record(t) for t in range(first, last)] if history else []
-        self.options.watch(
-            Progress(
-                done,
-                records,
-                final,
-                lambda: self.theta(states),
-                lambda: self.checkpoint(states, done),
-            )
-        )
+        if self.options.watch is not None:
+            history = self.trace.history(last - 1) if last else None
+            records = [history.record(t) for t in range(first, last)] if history else []
+            self.options.watch(Progress(done, records, final, lambda: self.theta(states)))
+        if self.options.checkpoint is not None and done and not final:
+            self.options.checkpoint(self.checkpoint(states, done))
 
     def checkpoint(self, states, done: int) -> Checkpoint:
         """What it takes to go on from here."""

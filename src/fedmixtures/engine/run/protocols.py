@@ -1,196 +1,140 @@
-"""Run a method without rounds: all at once, or a protocol.
-
-A protocol runs in one block of all nodes, and its messages are carried by index. How its
-requests are counted: A broadcast or a message per neighbour: its bytes to every neighbour, one
-round. A sum: as through someone who adds, each node's share there and the total back, one round;
-a group of one sends nothing. Groups: one byte to every neighbour in a first round (live or not),
-then the smallest label floods every group, 8 bytes over each live edge and from both ends, in as
-many rounds as the farthest node needs; then the sizes as a sum of 8 bytes.
-"""
+"""Run a method without rounds: by turns, as a protocol, or all at once."""
 
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.engine.layout.blocks import protocol_block
-from fedmixtures.engine.run.watch import Checkpoint, Progress
+from fedmixtures.engine.options import Options
+from fedmixtures.engine.run.in_process import BYTES, InProcess
+from fedmixtures.engine.run.stages import Stages
+from fedmixtures.engine.run.watch import Checkpoint, Progress, fingerprint
 from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
-from fedmixtures.kernels import dispatch
-from fedmixtures.kernels.arrays import (
-    Segments,
-    at,
-    in_order_of,
-    jit_on_gpu,
-    numpy_rules,
-    replaced,
-    xp,
-)
+from fedmixtures.kernels.arrays import numpy_rules
 from fedmixtures.methods.base import Diagnostics, OneShot, Outcome
-from fedmixtures.methods.protocol import (
-    Block,
-    Broadcast,
-    Connect,
-    Groups,
-    PerNeighbour,
-    Protocol,
-    Request,
-    Sum,
-)
+from fedmixtures.methods.protocol import Block, Protocol, Request, StageResults, requests_of
 from fedmixtures.mixture.mixture import Mixture
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
-WIDTH = 36
-"""Numbers of a node in one sum on a device: one program for all kinds of sums."""
-FLOOD_ROUNDS = 100
-"""In which labels flood a network on a device; where they need more (chains), it is searched."""
-BYTES = 8
-"""A label on the wire, or a number of a method that is done at once."""
-
-
-def run_protocol(protocol: Protocol, block: Block, reply: Callable[[Request], Any]) -> Outcome:
-    """Run a protocol to its end; `reply` answers its requests."""
-    generator = protocol.run(block)
-    answer = None
+def run_protocol(
+    protocol: Protocol,
+    block: Block,
+    reply: Callable[[Request], Any],
+    results: StageResults | None = None,
+) -> Outcome:
+    """Run a protocol to its end; `reply` answers its requests, `results` keeps its stages."""
+    requests, answer = requests_of(protocol.run(block), results), None
     while True:
         try:
-            request = generator.send(answer)
+            request = requests.send(answer)
         except StopIteration as end:
             return end.value
         answer = reply(request)
         del request  # its arrays
 
 
-@dataclass
-class InProcess:
-    """Answers the requests of a block that holds all nodes, and counts what would be sent."""
+class ProtocolRun:
+    """A protocol on these nodes, in one block; messages are counted as if they were sent."""
 
-    block: Block
-    rounds: int = 0
-    sent: np.ndarray = field(init=False)
-    """Bytes of each node."""
-    received: np.ndarray = field(init=False)
-    """Bytes of totals that came back to each node."""
-    kinds: dict[str, dict[str, int]] = field(init=False)
-    """Requests and bytes sent by all nodes, by kind of request."""
-    step: str = ""
-    """Kind of the last request."""
+    def __init__(
+        self,
+        protocol: Protocol,
+        data: NodeData,
+        network: Network,
+        n_components: Sequence[int],
+        theta: Mixture | None,
+        options: Options,
+    ):
+        self.protocol, self.data, self.network, self.options = protocol, data, network, options
+        self.n_components, self.theta = n_components, theta
+        self.unseen: list[dict[str, Any]] = []  # records of exchanges that are not shown yet
 
-    def __post_init__(self):
-        self.sent, self.received = np.zeros((2, self.block.data.n_nodes), dtype=np.int64)
-        self.kinds = defaultdict(lambda: {"requests": 0, "bytes": 0})
-        self._last: tuple[Any, Any] = None, None
-        self._reverse = xp.asarray(self.block.reverse)
+    def solution(self) -> Solution:
+        """Exchange after exchange; on Ctrl-C the last stage, if that is to be kept."""
+        begun = self._begun()
+        with numpy_rules(self.options.dtype):
+            rest = self.options.seed, self.options.dtype, self.theta
+            self.block = protocol_block(self.data, self.network, self.n_components, *rest)
+            self.answers = InProcess(self.block)
+            self.stages = Stages(
+                self.protocol.keeps,
+                self.answers,
+                kept=self.options.checkpoint is not None or self.options.keep_interrupted,
+                begun=begun,
+                ended=self._stage_ended,
+            )
+            try:
+                outcome = run_protocol(self.protocol, self.block, self._reply, self.stages)
+            except KeyboardInterrupt:
+                if not self.options.keep_interrupted or self.stages.mixtures is None:
+                    raise
+                return self._interrupted(self.stages.mixtures())
+        self._show(self.unseen)
+        outcome = replace(outcome, theta=outcome.theta.to_numpy())
+        diagnostics = diagnostics_of_block(outcome, self.block, self.network)
+        traffic = self.answers.traffic()
+        return _solution(outcome, self.data, traffic, diagnostics, self.options.watch)
 
-    def __call__(self, request: Any) -> Any:
-        """Carry one request."""
-        match request:
-            case Broadcast(message=message):
-                return self._broadcast(message)
-            case PerNeighbour(message):
-                return self._per_neighbour(message)
-            case Connect(live):
-                return self._connect(np.asarray(live, dtype=bool))
-            case Sum(share=share, group=group, who=who):
-                return self._sum(share, group, who)
-        raise TypeError(
-            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect or Sum."
-        )
+    def _reply(self, request: Any) -> Any:
+        before, answer = self.answers.rounds, self.answers(request)
+        if self.answers.rounds == before:  # nothing was sent
+            return answer
+        if self.options.announce is not None:
+            self.options.announce(f"exchange {self.answers.rounds}")
+        if self.options.watch is not None:
+            self.unseen.append({"round": self.answers.rounds, "step": self.answers.step})
+            if len(self.unseen) >= (self.options.report_every or 1):
+                self._show(self.unseen)
+        return answer
 
-    def _broadcast(self, message: Any) -> Any:
-        self._count("broadcast", _bytes(message) * self._degree)
-        return message
-
-    def _per_neighbour(self, message: Any) -> Any:
-        self._count("per neighbour", _bytes(message) * self._degree)
-        return at(message, self._reverse)
-
-    def _connect(self, live: np.ndarray) -> Groups:
-        block, n, hashes = self.block, self.block.data.n_nodes, self.block.data.label_hashes
-        both = live & live[block.reverse]
-        degree = np.bincount(block.receiver[both], minlength=n)
-        found = None
-        if dispatch.keeps_on_device():
-            found = _flooded(both, block.receiver, block.sender, hashes)
-        root, depth = found or _searched(block.sender[both], degree, hashes)
-        sizes = np.bincount(root, minlength=n)
-        flood = depth * BYTES * degree
-        back = BYTES * (sizes[root] > 1)
-        self._count("connect", self._degree + flood + back, back, rounds=2 + depth)
-        label = (hashes[root] >> np.uint64(1)).astype(np.int64)  # without a sign
-        rank = np.empty(n, dtype=np.int64)
-        rank[np.asarray(in_order_of(hashes, -degree, root))] = np.arange(n)
-        return Groups(label, sizes[root], rank - (np.cumsum(sizes) - sizes)[root])
+    def _show(self, records: list[dict[str, Any]]) -> None:
+        if self.options.watch is not None and records:
+            self.unseen = []
+            self.options.watch(Progress(self.answers.rounds, records, False, _no_mixtures))
 
     @cached_property
-    def _degree(self) -> np.ndarray:
-        return np.bincount(self.block.receiver, minlength=self.block.data.n_nodes)
+    def fingerprint(self) -> str:
+        """Worked out on demand: it reads all rows."""
+        o, theta = self.options, self.theta
+        start = () if theta is None else theta.parts
+        settings = o.seed, o.dtype, list(self.n_components)
+        return fingerprint(self.protocol, self.data, self.network, *settings, arrays=start)
 
-    def _sum(self, share: Any, group: np.ndarray | None, who: np.ndarray | None) -> Any:
-        """Totals of groups, members added up in the order of the hashes of their labels.
+    def _stage_ended(self) -> None:
+        """Hand over what has been reached, to go on from."""
+        if self.options.checkpoint is None:
+            return
+        done = self.stages.done
+        arrays = [array for _, arrays in done.values() for array in arrays]
+        forms = ((name, form, len(arrays)) for name, (form, arrays) in done.items())
+        reached = self.answers.rounds, self.fingerprint
+        self.options.checkpoint(Checkpoint(*reached, tuple(arrays), {}, tuple(forms)))
 
-        A share that is not a number is left out, as it is where shares are fixed-point numbers.
-        """
-        order, number, members, several = self._members(group, who)
-        size = _bytes(share) * several
-        self._count("sum", size, size)
-        return _totals(share, order, number, members)
+    def _begun(self) -> dict[str, tuple[Any, list[np.ndarray]]]:
+        """The stages that the run which is gone on with has finished."""
+        checkpoint, found = self.options.resume, {}
+        if checkpoint is None:
+            return found
+        checkpoint.check(self.fingerprint)
+        arrays = iter(checkpoint.states)
+        for name, form, n in checkpoint.stages:
+            found[name] = form, [next(arrays) for _ in range(n)]
+        return found
 
-    def _members(
-        self, group: np.ndarray | None, who: np.ndarray | None
-    ) -> tuple[Any, Any, Segments, np.ndarray]:
-        """Nodes group by group, each one's number of group, where groups stand, who has others."""
-        if self._last[0] is group and self._last[1] is not None:  # as in most steps
-            return self._last[1]
-        n, hashes = self.block.data.n_nodes, self.block.data.label_hashes
-        who = np.arange(n) if who is None else who
-        label = np.zeros(len(who), dtype=np.int64) if group is None else np.asarray(group)
-        order = np.asarray(in_order_of(hashes[who], label))
-        new = np.diff(label[order], prepend=label[order[:1]] - 1) != 0
-        number = np.empty(len(who), dtype=np.int64)
-        number[order] = np.cumsum(new) - 1
-        several = np.zeros(n, dtype=bool)
-        several[who] = np.bincount(number)[number] > 1
-        members = Segments(np.flatnonzero(new), len(who))
-        self._last = group, (xp.asarray(order), xp.asarray(number), members, several)
-        return self._last[1]
-
-    def _count(
-        self, kind: str, sent: np.ndarray, received: np.ndarray | int = 0, rounds: int = 1
-    ) -> None:
-        self.rounds += rounds
-        self.step = kind
-        self.sent += sent
-        self.received += received
-        self.kinds[kind]["requests"] += 1
-        self.kinds[kind]["bytes"] += int(sent.sum())
-
-    def traffic(self) -> Traffic:
-        """All that was counted."""
-        by_label = lambda values: dict(zip(self.block.data.labels, values.tolist(), strict=True))
-        to = "neighbours and sums" if "sum" in self.kinds else "neighbours"
-        return Traffic(
-            int(self.sent.max(initial=0)) // max(self.rounds, 1),
-            by_label(self.sent),
-            to,
-            self.rounds,
-            received=by_label(self.received),
-            kinds=dict(self.kinds),
-        )
+    def _interrupted(self, theta: Mixture) -> Solution:
+        message = f"interrupted; returning the mixtures of the step {self.stages.last!r}."
+        outcome = Outcome(theta.to_numpy(), message)
+        solution = _solution(outcome, self.data, self.answers.traffic(), None, None)
+        return replace(solution, status=Status.INTERRUPTED)
 
 
 def diagnostics_of_block(outcome: Outcome, block: Block, network: Network) -> Diagnostics | None:
@@ -207,178 +151,25 @@ def diagnostics_of_block(outcome: Outcome, block: Block, network: Network) -> Di
     return Diagnostics(nodes, {name: of[both] for name, of in values.items()})
 
 
-def _totals(share: Any, order: Any, number: Any, members: Segments) -> Any:
-    """For every node the sum over its group; nodes that gave something not finite are left out."""
-    parts, tree = jax.tree.flatten(share)
-    shapes = tuple((part.shape, _dtype_of_sum(part)) for part in parts)
-    if dispatch.keeps_on_device():
-        tables = _side_by_side(parts, WIDTH)
-        sums = _apart([_summed(table, order, number, members) for table in tables], shapes)
-    else:  # one by one, for the memory
-        sound = np.all([np.isfinite(part).reshape(len(part), -1).all(1) for part in parts], axis=0)
-        kept = lambda part: part if sound.all() else replaced(part, ~sound, np.zeros(1))
-        sums = [
-            members.sums(kept(part)[order], np.float64).astype(dtype)[number]
-            for part, (_, dtype) in zip(parts, shapes, strict=True)
-        ]
-    return jax.tree.unflatten(tree, sums)
-
-
-def _dtype_of_sum(part: Any) -> np.dtype:
-    return np.dtype(np.int64 if part.dtype.kind == "b" else part.dtype)
-
-
-@partial(jit_on_gpu, static_argnums=1)
-def _side_by_side(parts: list[Any], width: int) -> list[Any]:
-    """All numbers of a node in one line, in tables of one width; zeros if one is not finite."""
-    real = np.result_type(np.float32, *(part.dtype for part in parts))
-    flat = [xp.asarray(part, real).reshape(len(part), -1) for part in parts]
-    table = xp.concatenate(flat, axis=1) if len(flat) > 1 else flat[0]
-    table = xp.where(xp.isfinite(table).all(1, keepdims=True), table, 0.0)
-    table = xp.pad(table, ((0, 0), (0, -table.shape[1] % width)))
-    return [table[:, first : first + width] for first in range(0, table.shape[1], width)]
-
-
-@jit_on_gpu
-def _summed(table: Any, order: Any, number: Any, members: Segments) -> Any:
-    return members.sums(table[order], np.float64).astype(table.dtype)[number]
-
-
-@partial(jit_on_gpu, static_argnums=1)
-def _apart(tables: list[Any], shapes: tuple[tuple[tuple[int, ...], np.dtype], ...]) -> list[Any]:
-    """And back."""
-    table = xp.concatenate(tables, axis=1) if len(tables) > 1 else tables[0]
-    end = np.cumsum([int(np.prod(shape[1:])) for shape, _ in shapes])
-    return [
-        part.reshape(shape).astype(dtype)
-        for part, (shape, dtype) in zip(xp.split(table, end, axis=1), shapes, strict=False)
-    ]
-
-
-def _bytes(message: Any) -> int:
-    """Bytes of the message of one node, or over one edge."""
-    parts = jax.tree.leaves(message)
-    return sum(int(np.prod(part.shape[1:])) * part.dtype.itemsize for part in parts)
-
-
-def _flooded(
-    live: np.ndarray, receiver: np.ndarray, sender: np.ndarray, hashes: np.ndarray
-) -> tuple[np.ndarray, int] | None:
-    """As `_searched`, as nodes would do it: on a device, if it ends after some rounds."""
-    order = np.asarray(in_order_of(hashes))
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    least, rounds = _flood(live, receiver, sender, rank)
-    return (order[np.asarray(least)], int(rounds) - 1) if rounds < FLOOD_ROUNDS else None
-
-
-@jax.jit
-def _flood(live: Array, receiver: Array, sender: Array, rank: Array) -> tuple[Any, Any]:
-    """The least rank that reaches every node over live edges; rounds, the last of which is idle."""
-
-    def spread(carry):
-        least, rounds, _ = carry
-        heard = jnp.where(live, least[sender], jnp.iinfo(least.dtype).max)
-        heard = jax.ops.segment_min(heard, receiver, len(rank), indices_are_sorted=True)
-        return jnp.minimum(least, heard), rounds + 1, (heard < least).any()
-
-    begin = jnp.asarray(rank), jnp.int32(0), jnp.bool_(True)
-    go_on = lambda carry: carry[2] & (carry[1] < FLOOD_ROUNDS)
-    return jax.lax.while_loop(go_on, spread, begin)[:2]
-
-
-def _searched(
-    neighbour: np.ndarray, degree: np.ndarray, hashes: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """The node of each one's group whose label has the least hash; how far the farthest is from it.
-
-    `neighbour` (live edges,) in the order of the receivers, who have `degree` of them.
-    """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    n, begin = len(degree), np.concatenate([[0], np.cumsum(degree)])
-    graph = csr_array((np.ones(len(neighbour), np.int8), neighbour, begin), (n, n))
-    _, component = connected_components(graph, directed=False)
-    order = np.lexsort((hashes, component))
-    roots = order[np.flatnonzero(np.diff(component[order], prepend=-1))]
-    return roots[component], _depth(graph, roots)
-
-
-def _depth(graph: csr_array, roots: np.ndarray) -> int:
-    """Edges from the nearest root to the node that is farthest from any, every part having one."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order
-
-    n, n_edges = graph.shape[0], graph.nnz + len(roots)
-    ends = np.concatenate([graph.indices, roots])  # from one more node to all roots
-    begin = np.append(graph.indptr, n_edges)
-    graph = csr_array((np.ones(n_edges, np.int8), ends, begin), (n + 1, n + 1))
-    order, parent = breadth_first_order(graph, n, directed=True)
-    place = np.empty(n + 1, dtype=np.int64)
-    place[order] = np.arange(n + 1)
-    before = place[parent[order[1:]]]  # ascending: what was seen first is followed first
-    depth, seen = -1, 1  # that node is no node
-    while seen < n + 1:
-        depth, seen = depth + 1, 1 + int(np.searchsorted(before, seen))
-    return depth
-
-
 def fit_once(
     method: OneShot,
     data: NodeData,
     n_components: Sequence[int],
     theta: Mixture | None,
-    seed: int,
-    watch: Callable[[Progress], Any] | None = None,
+    options: Options,
 ) -> Solution:
     """Fit all nodes; the history has one entry, the fit of the result, which `watch` is shown."""
-    outcome = method.fit(data, n_components, theta, seed)
+    outcome = method.fit(data, n_components, theta, options.seed)
     bytes_of = lambda numbers: dict(
         zip(data.labels, (BYTES * np.broadcast_to(numbers, data.n_nodes)).tolist(), strict=True)
     )
     sent, received = bytes_of(outcome.sent), bytes_of(outcome.received)
     traffic = Traffic(0, sent, recipients=method.recipients, setup=sent, received=received)
-    return _solution(outcome, data, traffic, None, watch)
-
-
-def fit_by_protocol(
-    method: Protocol,
-    data: NodeData,
-    network: Network,
-    n_components: Sequence[int],
-    theta: Mixture | None,
-    seed: int,
-    dtype: str,
-    announce: Callable[[str], Any] | None = None,
-    watch: Callable[[Progress], Any] | None = None,
-) -> Solution:
-    """All nodes in one block; bytes and rounds are counted as if they were not."""
-
-    def reply(request: Any) -> Any:
-        answer = engine(request)
-        if announce is not None:
-            announce(f"exchange {engine.rounds}")
-        if watch is not None:
-            record = {"round": engine.rounds, "step": engine.step}
-            watch(Progress(engine.rounds, [record], False, _no_mixtures, _no_checkpoint))
-        return answer
-
-    with numpy_rules(dtype):
-        block = protocol_block(data, network, n_components, seed, dtype, theta)
-        engine = InProcess(block)
-        outcome = run_protocol(method, block, reply)
-    outcome = replace(outcome, theta=outcome.theta.to_numpy())
-    diagnostics = diagnostics_of_block(outcome, block, network)
-    return _solution(outcome, data, engine.traffic(), diagnostics, watch)
+    return _solution(outcome, data, traffic, None, options.watch)
 
 
 def _no_mixtures() -> Mixture:
     raise ValueError("a protocol has mixtures at its end. Read them where `final` is true.")
-
-
-def _no_checkpoint() -> Checkpoint:
-    raise ValueError("a method without rounds has no checkpoint to go on from. Fit it anew.")
 
 
 def _solution(
@@ -389,7 +180,7 @@ def _solution(
     watch: Callable[[Progress], Any] | None,
 ) -> Solution:
     if outcome.message:
-        warnings.warn(outcome.message, FitWarning, stacklevel=4)
+        warnings.warn(outcome.message, FitWarning, stacklevel=5)
     open_end = np.full(1, np.nan)
     losses = Evaluator(data).node_losses(outcome.theta)
     total, nothing = np.array([losses.sum()]), np.zeros(1)
@@ -397,7 +188,7 @@ def _solution(
     history = History(total, nothing, open_end, open_end, *nodes)
     if watch is not None:
         record = history.record(0) | {"round": traffic.n_rounds}
-        watch(Progress(traffic.n_rounds, [record], True, lambda: outcome.theta, _no_checkpoint))
+        watch(Progress(traffic.n_rounds, [record], True, lambda: outcome.theta))
     return Solution(
         data.labels,
         outcome.theta,

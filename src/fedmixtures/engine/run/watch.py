@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -43,17 +43,11 @@ class Progress:
     final: bool
     """Whether the run has ended: the same round as in the call before, with the last record."""
     _theta: Callable[[], Mixture]
-    _checkpoint: Callable[[], Checkpoint]
 
     @cached_property
     def theta(self) -> Mixture:
         """The mixtures of all nodes, stacked, NumPy; those of absent components have weight 0."""
         return self._theta()
-
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """What `solve(resume=...)` needs to go on from here."""
-        return self._checkpoint()
 
 
 @dataclass(frozen=True)
@@ -158,13 +152,25 @@ class Trace:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The states after some round, as plain arrays, and the record up to it."""
+    """What was reached after some round, as plain arrays: `solve(resume=...)` goes on from it."""
 
     round: int
     fingerprint: str
     """Identifies rows, graph, method and seed: another run is not resumed by mistake."""
     states: tuple[np.ndarray, ...]
+    """Of a program in rounds the states of its nodes, of a protocol the results of its stages."""
     trace: dict[str, np.ndarray]
+    """The record of the rounds."""
+    stages: tuple[tuple[str, Any, int], ...] = ()
+    """Of a protocol, by stage: its name, what its result is made of, its number of arrays."""
+
+    def check(self, fingerprint: str) -> None:
+        """Refuse to go on with another run than the one it was taken in."""
+        if self.fingerprint != fingerprint:
+            raise ValueError(
+                "`resume` comes from another run: rows, graph, method, settings or seed differ. "
+                "Resume with what that run began with, or start anew."
+            )
 
     def restored(self, like: Any) -> Any:
         """The states in the shape of the program's own, bit for bit."""
@@ -178,11 +184,13 @@ class Checkpoint:
         )
 
 
-def fingerprint(program: Any, data: NodeData, network: Network, *settings: Any) -> str:
+def fingerprint(
+    program: Any, data: NodeData, network: Network, *settings: Any, arrays: Sequence[Any] = ()
+) -> str:
     """A digest of everything that decides the numbers of a run but its length."""
     digest = hashlib.sha256()
-    arrays = (data.rows, data.row_weights, data.offsets)
-    for array in (*arrays, network.source, network.target, network.weight):
+    rows = (data.rows, data.row_weights, data.offsets)
+    for array in (*rows, network.source, network.target, network.weight, *arrays):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(repr((data.labels, program, settings)).encode())
     return digest.hexdigest()

@@ -12,9 +12,10 @@ from fedmixtures import _checks
 from fedmixtures.federation.job import JobError
 from fedmixtures.federation.node.private_pool import NoisySum
 from fedmixtures.federation.node.summing import NoisyShare, SumShare
+from fedmixtures.federation.node.whereabouts import Place
 from fedmixtures.federation.wire.message import IntegerMessage, ModelMessage
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum
+from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum, Whereabouts
 from fedmixtures.mixture.mixture import Mixture
 
 LEAVES: Mapping[type, type] = {
@@ -24,6 +25,7 @@ LEAVES: Mapping[type, type] = {
     Connect: IntegerMessage,
     Sum: SumShare,
     NoisySum: NoisyShare,
+    Whereabouts: Place,
 }
 """What methods send, and as what it comes to the release gate, which has a rule for that."""
 

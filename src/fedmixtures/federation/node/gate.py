@@ -21,7 +21,7 @@ from fedmixtures import _checks
 from fedmixtures._ties import clearly_less, first_least
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy import MMD, expected_kernel
-from fedmixtures.engine.evaluate import log_joint_rows
+from fedmixtures.engine.evaluate import Evaluator, log_joint_rows
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -70,6 +70,33 @@ class Support:
         found = np.stack([self._effective(shares * rows[:, None]) for rows in both])
         carried = np.where(clearly_less(found, NO_ROW), np.inf, found).min(axis=0)
         return np.where(np.isfinite(carried), carried, found.max(axis=0))
+
+    def masses_together(self, mixtures: Mixture) -> np.ndarray:
+        """(mixtures, components, pairs) weight of the rows that have both of any two columns.
+
+        Pairs as `numpy.triu_indices` lists them. Below `NO_ROW` it is no row's, and told as none.
+        """
+        there = (~np.isnan(self.rows)).astype(float)
+        i, j = np.triu_indices(self.rows.shape[1])
+        both = there[:, i] * there[:, j] * self.weights[:, None]
+        data = Evaluator(NodeData.from_rows(self.rows, np.zeros(len(self.rows), dtype=int)))
+        found = []
+        for index in range(len(mixtures.weights)):
+            joint = data.log_joint(Mixture.stack([mixtures.at(index)]))
+            shares = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+            found.append(shares.T @ both)
+        masses = np.stack(found)
+        return np.where(clearly_less(masses, NO_ROW), 0.0, masses)
+
+    def rare_together(self, least: float) -> list[tuple[int, int]]:
+        """Columns, two by two, that some rows (or people) have both of, but fewer than `least`."""
+        there = ~np.isnan(self.rows)
+        found = []
+        for i, j in zip(*np.triu_indices(there.shape[1]), strict=True):
+            both = there[:, i] & there[:, j]
+            n = both.sum() if self.people is None else len(np.unique(self.people[both]))
+            found += [(int(i), int(j))] if 0 < n < least else []
+        return found
 
     def _effective(self, shares: np.ndarray) -> np.ndarray:
         r"""People behind every component, by the shares of rows.

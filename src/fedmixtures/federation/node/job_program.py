@@ -140,12 +140,20 @@ def _protocol_of(job: Job, method: Protocol) -> Protocol:
 
 def gaps_refused(program: Program, job: Job) -> str:
     """Why rows with missing cells are not fitted by this program between sites; empty: they are."""
-    if not isinstance(program, Protocol) and job.privacy is None:
-        return ""
-    return (
-        "rows with missing cells, and between sites these are fitted by GTVMin without "
-        "differential privacy alone: fill them, or leave them out"
-    )
+    if job.privacy is not None:
+        return (
+            "rows with missing cells, and noise for privacy is made for whole rows: fill them, "
+            "leave them out, or give a job without privacy"
+        )
+    if not program.supports_missing:
+        name = type(program).__name__
+        return f"rows with missing cells, which {name} does not fit: fill them, or leave them out"
+    if isinstance(program, Protocol) and not job.missing:
+        return (
+            "rows with missing cells, of which the job does not know: give it `missing = true`, so "
+            "that sums also count the rows that have both of two columns"
+        )
+    return ""
 
 
 def partners_of(program: Program, job: Job, site: str) -> list[str]:

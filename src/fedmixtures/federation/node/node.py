@@ -198,12 +198,28 @@ class Node:
             raise JobRefused(f"site {self.name!r} has {why}")
         if isinstance(program, Protocol):
             gate = self.config.gate
+            self._check_columns(job, gate.own_count(len(job.features)))
             session = ProtocolSession(job, self.name, self.support, folder, program, gate)
             session.passed, session.opened = self.point.let_through, self.point.opened
             if job.privacy is None:  # noise has its own rule
                 session.blurred = self._blurred()
             return session
         return Session(job, self.name, self.support, folder, ledger)
+
+    def _check_columns(self, job: Job, least: float) -> None:
+        """Refuse sums in which a number would rest on a few of our rows; which, only our log says.
+
+        A column that a site lacks altogether it borrows from the others.
+        """
+        rare = self.support.rare_together(least)
+        if not rare:
+            return
+        named = [" and ".join(sorted({self.config.columns[c] for c in pair})) for pair in rare]
+        self.log.write("few rows together", job=job.key, columns=named, fewer_than=least)
+        raise JobRefused(
+            f"site {self.name!r} has columns of which too few rows have values: its own log says "
+            "which. Leave them empty there (they are borrowed from the others), or fill them"
+        )
 
     def _blurred(self) -> np.ndarray:
         """Rows as sums may see them: always the same, in whatever job."""

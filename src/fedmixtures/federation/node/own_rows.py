@@ -29,23 +29,29 @@ ROWS_ALIKE, MOST_CLUSTERS = 20, 8
 """Rows to a cluster by which rows are said to be alike."""
 
 
-def protected(own: Statistics, theta: Mixture, count: float) -> Statistics:
+def protected(
+    own: Statistics, theta: Mixture, count: float, together: np.ndarray | None = None
+) -> Statistics:
     """Own statistics (1, mixtures, ...) without those of fewer than `count` rows.
 
     Rows of a component that has fewer go to the nearest that has enough. Where none has, and in a
-    mixture that is too narrow for own rows, nothing is added.
+    mixture that is too narrow for own rows, nothing is added. Where cells are missing, `together`
+    (mixtures, components, pairs) are the rows that have both of two columns; it is changed alike.
     """
     if count == 0:
         return own
+    if together is None:  # every row has all columns
+        together = np.array(own.mass, np.float64)[0, ..., None]
     mass, first, second = (np.array(part, np.float64) for part in (own.mass, own.first, own.second))
     weights, means, covariances = (np.asarray(part, np.float64) for part in theta.parts)
     for index in np.ndindex(mass.shape[:-1]):
         sums = mass[index], first[index], second[index]
+        behind = together[index[1:]]
         if too_narrow(*sums, covariances[index], count):
-            for part in sums:
+            for part in (*sums, behind):
                 part[...] = 0.0
         else:
-            _moved(*sums, weights[index], means[index], covariances[index], count)
+            _moved(*sums, behind, weights[index], means[index], covariances[index], count)
     made = Statistics.__new__(Statistics)
     parts = own.log_likelihood, mass, first, second
     for name, part in zip(("log_likelihood", "mass", "first", "second"), parts, strict=True):
@@ -103,9 +109,14 @@ def too_narrow(
     return bool((mean > NARROW).any())
 
 
-def _moved(mass, first, second, weights, means, covariances, count: float) -> None:
+def _rest_on_few(mass: np.ndarray, behind: np.ndarray, count: float) -> np.ndarray:
+    """Components with fewer than `count` rows, or fewer that have both of two columns, if any."""
+    return (mass < count) | ((behind > 0) & (behind < count)).any(-1)
+
+
+def _moved(mass, first, second, behind, weights, means, covariances, count: float) -> None:
     """Sums of small components added to those of the nearest ones; in place."""
-    there = mass >= count
+    there = ~_rest_on_few(mass, behind, count)
     inverse = np.linalg.inv(covariances)
     constant = np.log(np.maximum(weights, 1e-300)) - 0.5 * np.linalg.slogdet(covariances)[1]
     for c in np.flatnonzero(~there):
@@ -117,6 +128,10 @@ def _moved(mass, first, second, weights, means, covariances, count: float) -> No
             shift = means[c] - means[to]
             cross = np.outer(first[c], shift)
             mass[to] += mass[c]
+            behind[to] += behind[c]
             first[to] += first[c] + mass[c] * shift
             second[to] += second[c] + cross + cross.T + mass[c] * np.outer(shift, shift)
-        mass[c], first[c], second[c] = 0.0, 0.0, 0.0
+        mass[c], first[c], second[c], behind[c] = 0.0, 0.0, 0.0, 0.0
+    # Rows with two columns that those they came to have not both of.
+    still = _rest_on_few(mass, behind, count)
+    mass[still], first[still], second[still], behind[still] = 0.0, 0.0, 0.0, 0.0

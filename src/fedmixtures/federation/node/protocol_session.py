@@ -24,7 +24,7 @@ from fedmixtures.federation.node.store import Store, digest
 from fedmixtures.federation.node.summing import Exchange, Summing
 from fedmixtures.federation.wire.message import ModelMessage, ModelRefused, PrivateModelMessage
 from fedmixtures.methods.base import Outcome
-from fedmixtures.methods.protocol import Protocol
+from fedmixtures.methods.protocol import Protocol, requests_of
 from fedmixtures.mixture.mixture import Mixture
 
 
@@ -155,8 +155,10 @@ class ProtocolSession:
         self.requests = Requests(
             self.site, job.sites, edges, home, self.feasible, sums, self.given.sends
         )
+        if job.missing:
+            sums.together = lambda theta: self.requests.support.masses_together(theta)
         self.requests.nonce = self.store.nonce()
-        self.generator = self.requests.carried(self.given.run(block))
+        self.generator = self.requests.carried(requests_of(self.given.run(block)))
         self.round, self.outcome = 0, None
         self.exchange: Exchange | None = next(self.generator)
         self.heard, self.contents = {}, {}

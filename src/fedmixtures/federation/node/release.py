@@ -30,12 +30,14 @@ from fedmixtures.federation.node.rounding import normal, rounded, to_grid, unifo
 from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.store import digest
 from fedmixtures.federation.node.summing import NoisyShare, Promise, SumShare
+from fedmixtures.federation.node.whereabouts import Place
 from fedmixtures.federation.wire.message import (
     Commitment,
     IntegerMessage,
     MaskedShare,
     Message,
     ModelMessage,
+    PlaceMessage,
     PrivateModelMessage,
     RunNonce,
     Silence,
@@ -175,6 +177,14 @@ def _whole(point: ReleasePoint, message: IntegerMessage, session: Any) -> tuple[
     return message, 0
 
 
+def _place(point: ReleasePoint, message: Place, session: Any) -> tuple[Message, int]:
+    """Coarsely, and nothing of columns with fewer cells than the gate asks for."""
+    least = point.gate.threshold(len(session.job.features))
+    content = message.centre.tobytes() + message.spread.tobytes()
+    secret = hashlib.sha256(point.secret + b"place" + content).digest()
+    return PlaceMessage(message.coarse(least, secret)), 0
+
+
 def _drawn(point: ReleasePoint, message: RunNonce, session: Any) -> tuple[Message, int]:
     """As it is: it was drawn, and nothing of the rows is in it."""
     del point, session
@@ -222,7 +232,8 @@ def _rounded(point: ReleasePoint, share: SumShare, session: Any) -> np.ndarray:
     d = len(session.job.features)
     errors = point.gate.rounding * np.sqrt(point.gate.threshold(d)) * share.coarseness
     secret = hashlib.sha256(point.secret + share.values.tobytes() + errors.tobytes()).digest()
-    return to_grid(share.values, errors, uniform(secret, len(share.values)))
+    offsets = uniform(secret, len(share.values))
+    return to_grid(share.values, errors, offsets if share.draws is None else offsets[share.draws])
 
 
 def _noised(point: ReleasePoint, share: NoisyShare, session: Any, name: SumName) -> np.ndarray:
@@ -265,6 +276,7 @@ RULES: dict[type, Callable[..., tuple[Message, int]]] = {
     PrivateModelMessage: _private,
     IntegerMessage: _whole,
     RunNonce: _drawn,
+    Place: _place,
     Promise: _promise,
     SumShare: _share,
     NoisyShare: _noisy,

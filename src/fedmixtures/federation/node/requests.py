@@ -6,6 +6,7 @@
 | `Broadcast` | one: the gated, rounded mixture to all neighbours |
 | `PerNeighbour` | one: a bit, or the label of a node, to each neighbour |
 | `Connect` | as many as there are sites: bits, then who belongs together, over live edges |
+| `Whereabouts` | one: whole numbers to all sites |
 | `Sum` | four of statistics, two of anything else: see `summing` |
 | `NoisySum` | two, of a private job: all that such a job asks for |
 
@@ -28,6 +29,7 @@ from fedmixtures.federation.node.gate import Support
 from fedmixtures.federation.node.private_pool import NoisySum
 from fedmixtures.federation.node.session import Refused
 from fedmixtures.federation.node.summing import Exchange, Exchanges, Summing
+from fedmixtures.federation.node.whereabouts import FARTHEST, Place, bounds
 from fedmixtures.federation.wire.message import (
     IntegerMessage,
     ModelMessage,
@@ -37,6 +39,7 @@ from fedmixtures.federation.wire.message import (
     decode_model,
     decode_whole,
 )
+from fedmixtures.fits.units import UnitBounds
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.protocol import (
     Broadcast,
@@ -45,6 +48,7 @@ from fedmixtures.methods.protocol import (
     PerNeighbour,
     Request,
     Sum,
+    Whereabouts,
 )
 from fedmixtures.mixture.feasible import FeasibleSet
 from fedmixtures.mixture.mixture import Mixture
@@ -98,10 +102,13 @@ class Requests:
             answer = yield from self._carried_whole(request)
 
     def _draw(self) -> Exchanges:
-        others = [name for name in self.sites if name != self.site and name not in self.left]
-        said = dict.fromkeys(others, RunNonce(self.nonce))
+        said = dict.fromkeys(self._others, RunNonce(self.nonce))
         heard = yield Exchange(said, lambda content: decode_digest(content, "nonce"))
-        self.drawn = {self.site: self.nonce, **{name: heard[name] for name in others}}
+        self.drawn = {self.site: self.nonce, **heard}
+
+    @property
+    def _others(self) -> list[str]:
+        return [name for name in self.sites if name != self.site and name not in self.left]
 
     def _carried_whole(self, request: Request) -> Exchanges:
         """A request from its first exchange to its last, with the same sites in all of them."""
@@ -127,6 +134,8 @@ class Requests:
                 raise Refused("only bits and labels of nodes go to single neighbours")
             case Connect(live):
                 return (yield from self._connect(np.asarray(live, dtype=bool)))
+            case Whereabouts():
+                return (yield from self._whereabouts(request))
             case NoisySum(share):
                 return (yield from self._noisy_sum(share))
             case Sum(share, group, spread):
@@ -155,11 +164,34 @@ class Requests:
         blank = ModelMessage(
             Mixture(np.full(k, 1 / k), np.zeros((k, d)), np.stack([np.eye(d)] * k))
         )
-        usable = lambda found: blank if found is None or isinstance(found, Silence) else found
-        lines = [usable(own), *(usable(heard.get(name)) for name in self.edges)]
+        said = [own, *(heard.get(name) for name in self.edges)]
+        silent = np.array([found is None or isinstance(found, Silence) for found in said])
+        lines = [blank if none else found for found, none in zip(said, silent, strict=True)]
         theta = Mixture(*map(np.stack, zip(*(m.mixture.parts for m in lines), strict=True)))
         rows = np.array([line.rows for line in lines])
-        return type(message)(theta, rows, ((theta.weights > 0).sum(-1) < k) | (rows == 0))
+        # Who lacks a column says of itself that it stands for no row, and has lost nothing.
+        return type(message)(theta, rows, ((theta.weights > 0).sum(-1) < k) | silent)
+
+    def _whereabouts(self, request: Whereabouts) -> Exchanges:
+        """What all sites say of their own rows bounds the units; sums stand on the same answers."""
+        cells, first, spread = (
+            np.asarray(part, np.float64)[0]
+            for part in (request.cells, request.first, request.deviation)
+        )
+        place = Place(cells, first / np.maximum(cells, 1.0), spread)
+        n = 2 * len(cells)
+        exchange = Exchange(
+            dict.fromkeys(self._others, place),
+            lambda content: decode_whole(content, n, -FARTHEST, FARTHEST),
+        )
+        told = dict((yield exchange))
+        for message in exchange.released.values():
+            assert isinstance(message, IntegerMessage)
+            told[self.site] = message.numbers
+        if not told:  # a job of one site
+            return UnitBounds.anywhere(len(cells))
+        self.sums.begin({name: numbers.tolist() for name, numbers in told.items()})
+        return bounds([told[name] for name in sorted(told)])
 
     def _bits(self, bits: np.ndarray) -> Exchanges:
         said = {

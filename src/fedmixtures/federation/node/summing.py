@@ -9,6 +9,7 @@ masses, then moments of the components that enough rows stand behind.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,8 @@ class SumShare:
     cost: int
     """As how many sums this counts."""
     seen: str
+    draws: np.ndarray | None = None
+    """Which of its secret draws each number is rounded by; None: each by one of its own."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,20 @@ class Summing:
         self.site, self.gate, self.covariance_type = site, gate, covariance_type
         self.shared: list[frozenset[str]] = []
         """Members of the sums over rows that this site has sent a share of."""
+        self.begun = hashlib.sha256(b"").hexdigest()
+        """Digest of what all have told of their rows."""
         self.seen: dict[frozenset[str], str] = {}
         self.mass_of: dict[frozenset[str], float] = {}
         self.name: Callable[[frozenset[str]], SumName] | None = None
         """Which sum is being shown just now; set by the session."""
+        self.together: Callable[[Mixture], np.ndarray] | None = None
+        """Where cells may be missing: own rows that have both of any two columns, behind mixtures
+        (mixtures, components, pairs); set by the session."""
+
+    def begin(self, told: Mapping[str, Any]) -> None:
+        """Sums are of sites that have heard the same of all: who has not is found out there."""
+        plain = json.dumps(told, sort_keys=True)
+        self.begun = hashlib.sha256(b"fedmixtures places v1" + plain.encode()).hexdigest()
 
     def total(self, share: Any, members: frozenset[str], spread: Any) -> Exchanges:
         """The total of a share (a tree of arrays) over the members."""
@@ -123,18 +136,27 @@ class Summing:
         error, as in a wide one. A total that cannot be one comes back as NaN, which changes nothing
         at anybody's.
         """
-        own = protected(own, theta, self.gate.own_count(own.first.shape[-1]))
+        pairs = None if self.together is None else self.together(theta.at(0))
+        own = protected(own, theta, self.gate.own_count(own.first.shape[-1]), pairs)
         mass = np.asarray(own.mass, np.float64)
         factor = np.linalg.cholesky(np.asarray(theta.covariances, np.float64))
         first, second = _in_units(np.linalg.inv(factor), own.first, own.second)
         _, times, k, d = first.shape
         cost = -(-times // MIXTURES_IN_A_SUM)
-        masses = np.ravel(mass)
+        counts = mass[0, ..., None]
+        if pairs is not None:
+            counts = np.concatenate([counts, pairs], axis=-1)
+        # Equal counts of a component leave as equal numbers: several would be finer than one.
+        draws = np.repeat(np.arange(times * k), counts.shape[-1])
+        masses = np.ravel(counts)
         added = yield from self._added(
-            lambda seen: SumShare(masses, np.ones_like(masses), members, cost, seen), members
+            lambda seen: SumShare(masses, np.ones_like(masses), members, cost, seen, draws), members
         )
-        mass_total = added.reshape(mass.shape)
-        enough = mass_total >= self.gate.threshold(d)
+        added = added.reshape(1, *counts.shape)
+        mass_total = added[..., 0]
+        # Behind every number that is opened; columns that nobody has both of carry none.
+        least = np.where(added > 0, added, np.inf).min(-1)
+        enough = np.minimum(mass_total, least) >= self.gate.threshold(d)
         # Spread of the own rows in each component; of too few rows, that of the component.
         spread = np.diagonal(second, axis1=-2, axis2=-1) / np.maximum(mass, 1.0)[..., None]
         spread = np.sqrt(np.where(mass[..., None] >= 1.0, np.maximum(spread, 1e-6), 1.0))
@@ -193,17 +215,18 @@ class Summing:
         of_rows: bool = True,
     ) -> Exchanges:  # fmt: skip
         """One masked sum: the total that every member works out, once all have committed."""
-        seen = self.seen.setdefault(members, hashlib.sha256(b"").hexdigest())
+        seen = self.seen.setdefault(members, self.begun)
         share = made(seen)
         others = sorted(members - {self.site})
         promised = yield Exchange(
             dict.fromkeys(others, Promise(share)),
             lambda content: decode_digest(content, "commitment"),
         )
+        assert self.name is not None
+        name = self.name(members)
 
         def as_promised(source: str, numbers: np.ndarray) -> None:
-            assert self.name is not None
-            if commitment(self.name(members), source, numbers) != promised[source]:
+            if commitment(name, source, numbers) != promised[source]:
                 raise ModelRefused("the member shows another share than it has committed to")
 
         exchange = Exchange(

@@ -1,8 +1,7 @@
-"""NVFlare at the hub: who takes part, from which round, who has fallen silent. It sees no model.
+"""NVFlare at the hub: carries one segment of a fit (`federation/segment.py`) to the sites and back.
 
-One run of this controller is one segment of a fit. It ends when all sites are done, when one
-refuses, or when one is lost; what happened is left in ``outcome.json`` of the run's folder, and the
-driver decides how to go on. This module imports no JAX.
+What happened is left in ``outcome.json`` of the run's folder, and the driver decides how to go on.
+This module imports no JAX.
 """
 
 # NVFlare is an extra, which need not be there to check the types of the rest.
@@ -11,8 +10,7 @@ driver decides how to go on. This module imports no JAX.
 from __future__ import annotations
 
 import json
-import threading
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +24,28 @@ from nvflare.apis.signal import Signal
 from nvflare.widgets.info_collector import InfoCollector
 
 from fedmixtures.federation.job import SignedJob
-from fedmixtures.federation.nvflare.transport import BODY, NOBODY, PROGRESS_TOPIC
-from fedmixtures.federation.rounds import common_round, hello
-from fedmixtures.federation.wire.frames import Frame, FrameError, is_count, request
+from fedmixtures.federation.nvflare.transport import BODY, PROGRESS_TOPIC
+from fedmixtures.federation.segment import Segment
+from fedmixtures.federation.wire.frames import Frame
 
 OUTCOME, RESULTS = "outcome.json", "sealed_results"
-KNOWN_STEPS = ("models", "network", "sums", "others")
 
 
 class RoundsController(Controller):
-    """Hello, the largest round common to all, run; the end when a site is lost.
+    """One segment of a fit.
 
     Parameters
     ----------
     signed
         The signed job as plain JSON.
-    hello_timeout
-        Seconds a site may take to get ready: it compiles then, and gives signs of life.
-    deadline
-        Seconds a node waits for a neighbour's model before it uses the last one again.
-    lost_after
-        Seconds without a sign of life after which a site counts as lost; less than `deadline`, so
-        that nobody has gone on with old models when a segment ends.
-    start_timeout
-        Seconds a site's process may take to give its first sign of life.
+    patience
+        Times as `Segment` has them.
     """
 
-    def __init__(
-        self,
-        signed: dict[str, Any],
-        hello_timeout: int = 1800,
-        deadline: float = 60.0,
-        lost_after: float = 20.0,
-        start_timeout: float = 90.0,
-    ):
+    def __init__(self, signed: dict[str, Any], **patience: float):
         super().__init__(task_check_period=0.1)
-        self.signed = SignedJob.from_plain(signed)
-        self.job = self.signed.job
-        self.hello_timeout, self.deadline = hello_timeout, deadline
-        self.lost_after, self.start_timeout = lost_after, start_timeout
-        self.replies: dict[str, Frame] = {}
-        self.seen: dict[str, float] = {}
-        self.progress: dict[str, dict[str, Any]] = {}
-        self.lock = threading.Lock()
+        self.segment = Segment(SignedJob.from_plain(signed), self._tell, **patience)
+        self.fl_ctx: FLContext | None = None
 
     def start_controller(self, fl_ctx: FLContext):
         """Listen to the sites' progress."""
@@ -85,113 +62,39 @@ class RoundsController(Controller):
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR, None)
             if collector:
-                with self.lock:
-                    collector.add_info("fedmixtures", json.loads(json.dumps(self.progress)))
+                collector.add_info("fedmixtures", self.segment.progress)
 
     def _on_progress(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         del topic, fl_ctx
-        try:
-            head = Frame.decode(request.get(BODY), 2**16).head
-        except FrameError:
-            return make_reply(ReturnCode.BAD_REQUEST_DATA)
-        site, t = head.get("site"), head.get("round")
-        if site not in self.job.n_components or not is_count(t):
-            return make_reply(ReturnCode.BAD_REQUEST_DATA)
-        known, refused = (*self.job.n_components, NOBODY), head.get("rejected")
-        left, reasons = head.get("left"), head.get("reasons")
-        reasons = reasons if isinstance(reasons, dict) else {}
-        waiting, refused = head.get("waiting_for"), refused if isinstance(refused, dict) else {}
-        how = {
-            "round": t,
-            "waiting_for": [s for s in waiting if s in known] if isinstance(waiting, list) else [],
-            "rejected": {s: n for s, n in refused.items() if s in known and is_count(n)},
-            "at": head["at"] if head.get("at") in KNOWN_STEPS else "",
-            "left": left if isinstance(left, list) and all(map(is_count, left)) else [],
-            "reasons": {s: str(r)[:200] for s, r in reasons.items() if s in known},
-        }
-        with self.lock:
-            self.seen[site], self.progress[site] = time.monotonic(), how
-        return make_reply(ReturnCode.OK)
+        known = self.segment.told(request.get(BODY))
+        return make_reply(ReturnCode.OK if known else ReturnCode.BAD_REQUEST_DATA)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext):
         """One segment."""
-        outcome = self._segment(abort_signal, fl_ctx)
+        self.fl_ctx, here = fl_ctx, [client.name for client in self._clients(fl_ctx)]
+        outcome = self.segment.run(here, lambda: bool(abort_signal.triggered))
         self.cancel_all_tasks(fl_ctx=fl_ctx)
-        with self.lock:
-            outcome["progress"] = self.progress
+        if outcome["outcome"] == "completed":
+            self._keep_results()
         (self.folder / OUTCOME).write_text(json.dumps(outcome))
         self.log_info(fl_ctx, f"segment ended: {outcome['outcome']}")
 
-    def _segment(self, abort: Signal, fl_ctx: FLContext) -> dict[str, Any]:
-        here = [c for c in fl_ctx.get_engine().get_clients() if c.name in self.job.n_components]
-        begun = time.time()
-        lost = self._ask_all("hello", hello(self.signed), here, abort, fl_ctx, self.hello_timeout)
-        if refused := self._refused():
-            return {"outcome": "refused", "reasons": refused}
-        if lost or abort.triggered:
-            return {"outcome": "lost", "sites": lost}
-        gone = {name for reply in self.replies.values() for name in reply.head.get("gone", ())}
-        here = [client for client in here if client.name not in gone]
-        present = [client.name for client in here]
-        common = common_round({name: self.replies[name] for name in present})
-        ready = time.time()
-        run = request("run", round=common, present=present, deadline=self.deadline)
-        lost = self._ask_all("run", run, here, abort, fl_ctx, 0)
-        timing = {"first_round": common, "ready_s": ready - begun, "rounds_s": time.time() - ready}
-        if refused := self._refused():
-            return {"outcome": "refused", "reasons": refused, **timing}
-        if lost or abort.triggered:
-            return {"outcome": "lost", "sites": lost, **timing}
-        self._keep_results()
-        replies = self.replies.items()
-        held = {site: reply.head["round"] for site, reply in replies if not reply.head.get("over")}
-        return {"outcome": "completed", "present": present, "held": held, **timing}
+    def _clients(self, fl_ctx: FLContext) -> list[Client]:
+        return fl_ctx.get_engine().get_clients()
 
-    def _refused(self) -> dict[str, str]:
-        return {
-            site: str(reply.head.get("reason"))
-            for site, reply in self.replies.items()
-            if reply.head.get("kind") == "refused"
-        }
-
-    def _ask_all(
-        self, name: str, frame: Frame, here: list[Client], abort: Signal, fl_ctx: FLContext,
-        timeout: int,
-    ) -> list[str]:  # fmt: skip
-        """Give a task to all sites and wait for all; returns the sites that were lost."""
+    def _tell(self, name: str, frame: Frame, sites: Sequence[str]) -> None:
+        assert self.fl_ctx is not None
         data = Shareable()
         data[BODY] = frame.encode()
-        self.replies = {}
-        now = time.monotonic()
-        task = Task(name, data=data, timeout=timeout, result_received_cb=self._on_result)
-        self.broadcast(task, fl_ctx, targets=here, min_responses=len(here))
-        names = {client.name for client in here}
-        while not abort.triggered and set(self.replies) != names and not self._refused():
-            missing = names - set(self.replies)
-            if lost := sorted(site for site in missing if self._is_lost(site, now)):
-                return lost
-            if timeout and time.monotonic() - now > timeout:
-                return sorted(missing)
-            time.sleep(0.1)
-        return []
-
-    def _is_lost(self, site: str, asked: float) -> bool:
-        """Silent for too long, or never heard at all since its process should have started."""
-        with self.lock:
-            seen = self.seen.get(site)
-        silent = time.monotonic() - (asked if seen is None else max(seen, asked))
-        return silent > (self.start_timeout if seen is None else self.lost_after)
+        targets = [client for client in self._clients(self.fl_ctx) if client.name in sites]
+        # The segment itself knows how long a site may take.
+        task = Task(name, data=data, timeout=0, result_received_cb=self._on_result)
+        self.broadcast(task, self.fl_ctx, targets=targets, min_responses=len(targets))
 
     def _on_result(self, client_task: ClientTask, fl_ctx: FLContext):
         result, name = client_task.result, client_task.client.name
-        try:
-            if result.get_return_code() != ReturnCode.OK:
-                raise FrameError(f"the site failed: {result.get_return_code()}")
-            reply = Frame.decode(result.get(BODY))
-            _check_reply(reply)
-        except FrameError as error:
-            reply = request("refused", reason=str(error))
-        self.replies[name] = reply
+        good = result.get_return_code() == ReturnCode.OK
+        self.segment.replied(name, result.get(BODY) if good else None)
         client_task.result = None
 
     def process_result_of_unknown_task(
@@ -205,18 +108,5 @@ class RoundsController(Controller):
         """Boxes for the collector, as they came: the driver downloads them with the run."""
         folder = self.folder / RESULTS
         folder.mkdir(exist_ok=True)
-        for site, reply in self.replies.items():
-            (folder / f"{site}.fmx").write_bytes(reply.encode())
-
-
-def _check_reply(reply: Frame) -> None:
-    """What this controller reads of a site's reply."""
-    kind, rounds = reply.head.get("kind"), reply.head.get("rounds")
-    if kind == "hello" and not (
-        isinstance(rounds, list) and 0 in rounds and all(is_count(t) for t in rounds)
-    ):
-        raise FrameError("the site names no rounds that it can go back to")
-    if kind == "result" and not is_count(reply.head.get("round")):
-        raise FrameError("the site does not say after which round it stands")
-    if kind not in ("hello", "result", "refused"):
-        raise FrameError(f"the site answers {str(kind)[:20]!r}")
+        for site, content in self.segment.results().items():
+            (folder / f"{site}.fmx").write_bytes(content)

@@ -1,8 +1,4 @@
-"""The researcher's side: submit a job, watch it, submit it again after a loss, collect the result.
-
-A segment that ends because a site or the hub was lost is followed by another one, which goes on
-from the largest round common to all that are there.
-"""
+"""The researcher's side with NVFlare: a segment is a job, which is watched and downloaded."""
 
 # NVFlare is an extra, which need not be there to check the types of the rest.
 # pyright: reportMissingImports=false
@@ -13,10 +9,8 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
@@ -29,17 +23,11 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.hci.proto import MetaStatusValue
 
+from fedmixtures.federation.driving import AbstractDriver, FederationError, FitRecord, Listener
 from fedmixtures.federation.job import Job, SignedJob
 from fedmixtures.federation.nvflare.controller import OUTCOME, RESULTS
 from fedmixtures.federation.nvflare.kits import ADMIN, write_job
-from fedmixtures.federation.wire.frames import Frame
-from fedmixtures.federation.wire.roster import Roster
-from fedmixtures.federation.wire.sealing import Address, SiteKey
 
-if TYPE_CHECKING:
-    from fedmixtures.mixture.mixture import Mixture
-
-Listener = Callable[[str, dict[str, Any]], None]
 ENDED = ("FINISHED", "FAILED", "ABORTED", "ABANDONED", "DELETED")
 NO_REPLY = MetaStatusValue.NO_REPLY
 POLL = 0.5
@@ -52,25 +40,7 @@ LOST_HUB = (
 """What NVFlare raises while a hub is going, away, or just back."""
 
 
-class FederationError(RuntimeError):
-    """A fit that cannot go on: what happened and what to do."""
-
-
-@dataclass
-class FitRecord:
-    """What became of a fit."""
-
-    segments: list[dict[str, Any]] = field(default_factory=list)
-    results: dict[str, bytes] = field(default_factory=dict)
-    """Reply frames with sealed final models, by site."""
-
-    @property
-    def absent(self) -> list[str]:
-        """Sites that were not there in the last segment."""
-        return self.segments[-1].get("absent", [])
-
-
-class Driver:
+class Driver(AbstractDriver):
     """Talks to the hub with the researcher's kit."""
 
     def __init__(self, kit: Path, username: str = ADMIN, listener: Listener | None = None):
@@ -78,9 +48,10 @@ class Driver:
             raise ValueError(
                 f"{str(kit)!r} is no researcher's kit. `federate join` prints where it is."
             )
+        super().__init__(listener)
         self.kit, self.username = kit, username
-        self.listener = listener or (lambda event, what: None)
         self._session: Any = None
+        self._last = ""
 
     def session(self, patience: float = 120.0) -> Any:
         """A connection to the hub; waits for one that is away."""
@@ -103,6 +74,10 @@ class Driver:
                 time.sleep(1.0)
         return self._session
 
+    def open(self, patience: float = 120.0) -> None:
+        """Connect to the hub."""
+        self.session(patience)
+
     def close(self) -> None:
         """Leave the hub."""
         if self._session is not None:
@@ -118,47 +93,19 @@ class Driver:
             return []
         return sorted({a["client_name"] for a in answers if a.get("status") != NO_REPLY})
 
-    def wait_for(self, sites: tuple[str, ...], patience: float) -> list[str]:
-        """Sites of these that are there; all, or those that came before patience ran out."""
-        end = time.monotonic() + patience
-        while True:
-            try:
-                here = [site for site in self.connected() if site in sites]
-            except FederationError:
-                raise
-            except Exception:
-                self.close()
-                here = []
-            if set(here) == set(sites) or (here and time.monotonic() > end):
-                return sorted(here)
-            self.listener("waiting for sites", {"missing": sorted(set(sites) - set(here))})
-            time.sleep(1.0)
-
-    def fit(
-        self, signed: SignedJob, patience: float = 120.0, max_segments: int = 20, **controller: Any
-    ) -> FitRecord:
-        """Run a job to its end, through losses; `FederationError` if a site refuses it."""
-        job, record, last = signed.job, FitRecord(), ""
-        for number in range(max_segments):
-            here = self.wait_for(job.sites, patience)
-            begun = time.time()
-            try:
-                job_id = self._submit(signed, len(here), controller, last)
-                self.listener("segment", {"number": number, "job_id": job_id, "sites": here})
-                outcome = self._watch(job_id, job, record)
-                last = job_id
-            except LOST_HUB:
-                self.close()
-                outcome = {"outcome": "lost", "sites": ["hub"]}
-            outcome["seconds"] = time.time() - begun
-            outcome["absent"] = sorted(set(job.sites) - set(here))
-            record.segments.append(outcome)
-            self.listener("segment ended", outcome)
-            if outcome["outcome"] == "completed":
-                return record
-            if outcome["outcome"] == "refused":
-                raise FederationError("; ".join(outcome["reasons"].values()))
-        raise FederationError(f"the fit was interrupted {max_segments} times and is given up.")
+    def segment(
+        self, number: int, signed: SignedJob, here: list[str], record: FitRecord, **patience: float
+    ) -> dict[str, Any]:
+        """One NVFlare job; what became of it."""
+        try:
+            job_id = self._submit(signed, len(here), patience, self._last)
+            self.listener("segment", {"number": number, "job_id": job_id, "sites": here})
+            outcome = self._watch(job_id, signed.job, record)
+            self._last = job_id
+        except LOST_HUB:
+            self.close()
+            outcome = {"outcome": "lost", "sites": ["hub"]}
+        return outcome
 
     def _submit(
         self, signed: SignedJob, n_sites: int, controller: dict[str, Any], last: str
@@ -233,24 +180,3 @@ class Driver:
                 if path.stem in job.n_components:
                     record.results[path.stem] = path.read_bytes()
             return json.loads(found.read_text())
-
-
-def open_results(
-    job: Job, results: dict[str, bytes], key: SiteKey, roster: Roster
-) -> dict[str, Mixture | None]:
-    """Final models sealed for the collector, by site; None for a site that released nothing."""
-    from fedmixtures.federation.node.job_program import feasible_of, program_of
-    from fedmixtures.federation.wire.message import decode_message
-
-    if job.collector is None:
-        return {}
-    feasible, found = feasible_of(program_of(job)), {}
-    for site, content in results.items():
-        frame = Frame.decode(content)
-        for entry in frame.head.get("boxes", ()):
-            address = Address(job.key, entry["round"], site, job.collector)
-            sender = roster.sealing_key(site, "site")
-            opened = key.open(frame.boxes[entry["box"]], sender, address)
-            k, d = job.most_components, len(job.features)
-            found[site] = decode_message(opened, k, d, feasible)
-    return found

@@ -58,6 +58,11 @@ class IntegerMessage:
 
 
 @dataclass(frozen=True)
+class PlaceMessage(IntegerMessage):
+    """About where a site's rows lie, by column."""
+
+
+@dataclass(frozen=True)
 class MaskedShare:
     """A site's part of a sum, under masks."""
 

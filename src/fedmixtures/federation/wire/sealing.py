@@ -49,6 +49,7 @@ class SiteKey:
 
     def __init__(self, private: X25519PrivateKey):
         self._private = private
+        self._agreed: dict[str, bytes] = {}
         # One file to keep safe: the other secrets follow from it, each for one use.
         self._signing = Ed25519PrivateKey.from_private_bytes(self.secret("signing"))
 
@@ -88,29 +89,31 @@ class SiteKey:
 
     def shared(self, other: str, context: bytes) -> bytes:
         """Thirty-two bytes that only we and the holder of the public key `other` can work out."""
-        exchanged = self._private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
-        return _derived(exchanged, context)
+        if other not in self._agreed:  # once with everybody: it costs more than all the rest
+            public = X25519PublicKey.from_public_bytes(bytes.fromhex(other))
+            self._agreed[other] = self._private.exchange(public)
+        return _derived(self._agreed[other], context)
 
     def seal(self, content: bytes, receiver: str, address: Address) -> bytes:
         """A box that only the holder of the public key `receiver` (and we) can open."""
-        nonce = os.urandom(NONCE_BYTES)
-        key = self._box_key(receiver, address)
-        return nonce + key.encrypt(nonce, content, address.encode())
+        nonce, where = os.urandom(NONCE_BYTES), address.encode()
+        return nonce + self._box_key(receiver, where).encrypt(nonce, content, where)
 
     def open(self, box: bytes, sender: str, address: Address) -> bytes:
         """The content of a box that the holder of the public key `sender` made for us."""
         if len(box) < OVERHEAD:
             raise BoxError("the box is too short")
+        where = address.encode()
         try:
-            key = self._box_key(sender, address)
-            return key.decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], address.encode())
+            key = self._box_key(sender, where)
+            return key.decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], where)
         except InvalidTag:
             raise BoxError(
                 f"the box does not open as one from {address.source!r} for round {address.round}"
             ) from None
 
-    def _box_key(self, other: str, address: Address) -> ChaCha20Poly1305:
-        return ChaCha20Poly1305(self.shared(other, b"fedmixtures box v1" + address.encode()))
+    def _box_key(self, other: str, where: bytes) -> ChaCha20Poly1305:
+        return ChaCha20Poly1305(self.shared(other, b"fedmixtures box v1" + where))
 
     def sign(self, content: bytes) -> str:
         """A signature that `is_signed` accepts with our identity."""

@@ -82,7 +82,7 @@ class GraphFedEM(FromLocalFits):
     def run(self, block: Block):
         """EM step, exchange, blend."""
         rows, counts = padded_rows(block.data)
-        theta = self.local_fits(block)
+        theta = yield self.local(block)
         for _ in range(self.n_rounds):
             s = e_step(theta, rows, counts)
             theta = self.m_step_on_host(theta, s)
@@ -143,7 +143,7 @@ class CColME(FromLocalFits):
 
     def run(self, block: Block):
         """Fit, test, average."""
-        theta, here = self.local_fits(block), block.receiver
+        theta, here = (yield self.local(block)), block.receiver
         n, k, d = theta.means.shape
         own = explained(theta, e_step(theta, *padded_rows(block.data)))
         tests = np.maximum(np.bincount(here, minlength=n), 1) * k * d
@@ -229,7 +229,7 @@ class FedeRiCo(FromLocalFits):
         rows, counts = padded_rows(block.data)
         n, judging = len(rows), self._judging(counts)
         fitted = np.where(judging, 0.0, counts) if self.held_out_share else counts
-        theta = self.local_fits(block)
+        theta = yield self.local(block)
         for _ in range(REFIT_STEPS if self.held_out_share else 0):
             theta = self.m_step_on_host(theta, e_step(theta, rows, fitted))
         # a node looks at its own model and at one over every edge: the first n views, and the rest.

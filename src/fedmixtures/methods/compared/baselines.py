@@ -33,7 +33,7 @@ from fedmixtures.kernels.block_em import BlockFit, expectation_maximisation
 from fedmixtures.kernels.compiling import jit_in_order, rounded_up
 from fedmixtures.methods.base import OneShot, Outcome
 from fedmixtures.methods.compared.pooling import EMMethod
-from fedmixtures.methods.protocol import Block, Protocol
+from fedmixtures.methods.protocol import Block, Protocol, Stage
 from fedmixtures.mixture.arithmetic import double
 from fedmixtures.mixture.covariance_types import TYPES, of_type
 from fedmixtures.mixture.m_step import ShapePrior
@@ -375,8 +375,11 @@ class FromLocalFits(EMMethod, Protocol):
     def __check_init__(self):
         _checks.whole("n_init", self.n_init)
 
-    def local_fits(self, block: Block) -> Mixture:
+    def local(self, block: Block) -> Stage:
         """The nodes' own fits, stacked, NumPy."""
+        return Stage("local", lambda: self._local_fits(block), lambda theta: theta)
+
+    def _local_fits(self, block: Block) -> Mixture:
         same = {"reg_covar": self.reg_covar, "prior": self.prior}
         local = Local(self.n_init, engine="jax", covariance_type=self.covariance_type, **same)
         fits = local.fit_nodes(block.data, block.n_components.tolist(), block.start, block.seed)

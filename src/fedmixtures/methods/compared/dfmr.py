@@ -56,7 +56,7 @@ class DFMR(FromLocalFits):
 
     def run(self, block: Block):
         """Send, filter, reduce."""
-        message = block.data.total_weights(), self.local_fits(block)
+        message = block.data.total_weights(), (yield self.local(block))
         rows, table = jax.tree.map(np.asarray, (yield Broadcast(message)))
         found, kept = {}, np.zeros(len(block.receiver), bool)
         results = []

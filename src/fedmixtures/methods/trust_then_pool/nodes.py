@@ -11,23 +11,30 @@ import numpy as np
 from fedmixtures.fits.rows import FoldedRows
 from fedmixtures.fits.units import TINY, Units, cell_sums, sums_of_squares
 from fedmixtures.kernels.arrays import Segments, at
-from fedmixtures.methods.protocol import Block, Request, Sum
+from fedmixtures.methods.protocol import Block, Request, Sum, Whereabouts
 
 
 def common_units(block: Block, covariance_type: str = "full") -> Generator[Request, Any, Units]:
     """Step 0: centre and standard deviation of every feature, by two sums over everybody.
 
-    Of the cells that are there; a feature that nobody has seen keeps its unit.
+    Of the cells that are there; a feature that nobody has seen keeps its unit. Totals are used as
+    far as they agree with what all have told of their own rows before.
     """
     data = block.device_data
     table = data.rows, data.row_weights
     rows_of = Segments(data.offsets[:-1], len(data.rows))
-    shares, spreads, spread = cell_sums(*table, rows_of)
+    shares, spreads, spread, deviation = cell_sums(*table, rows_of)
+    bounds = yield Whereabouts(shares["cells"], shares["first"], deviation)
     total = at((yield Sum(shares, None, spreads)), slice(0, 1))
     cells = np.maximum(total["cells"][0], TINY)
-    centre = np.asarray(total["first"][0]) / cells
+    with np.errstate(over="ignore"):  # totals can be anything until they are within bounds
+        centre = np.asarray(total["first"][0]) / cells
+    centre = np.clip(centre, bounds.lowest, bounds.highest)
     squares = yield Sum(sums_of_squares(*table, rows_of, centre), None, spread)
-    scale = np.sqrt(np.asarray(at(squares, slice(0, 1)))[0] / cells)
+    squares = np.maximum(np.asarray(at(squares, slice(0, 1)))[0], 0.0)
+    with np.errstate(over="ignore"):
+        scale = np.sqrt(squares / cells)
+    scale = np.clip(scale, bounds.narrowest, bounds.widest)
     constant = scale <= 1e-12 * np.abs(centre)  # what rounding leaves of a constant column
     return Units.of(centre, np.where(constant, 0.0, scale), data.n_continuous, covariance_type)
 

@@ -2,7 +2,7 @@
 
 | step | what | sent |
 |---|---|---|
-| 0 units | centre and scale of all features | two sums |
+| 0 units | centre and scale of all features | coarse places of rows, two sums |
 | 1 own | fits of own rows and of own folds | |
 | 2 release | own mixture and number of rows | one message to neighbours |
 | 3 everyone | EM of all rows of the connected network | sums |
@@ -39,22 +39,26 @@ from fedmixtures.methods.protocol import (
     Protocol,
     Release,
     Request,
+    Stage,
     Sum,
+    Whereabouts,
 )
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.join import join
-from fedmixtures.methods.trust_then_pool.listen import listening
+from fedmixtures.methods.trust_then_pool.listen import Listened, listening
 from fedmixtures.methods.trust_then_pool.newcomers import Known, by_oneself
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
 from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
-from fedmixtures.methods.trust_then_pool.personal import near_level, personal_level
+from fedmixtures.methods.trust_then_pool.personal import Personal, near_level, personal_level
 from fedmixtures.methods.trust_then_pool.pool import (
+    Everyone,
+    Pooled,
     Pooling,
     pooled_level,
     pooled_level_of_groups,
 )
 from fedmixtures.methods.trust_then_pool.weigh import at_home, evidence, prequential, weights
-from fedmixtures.mixture.m_step import ShapePrior
+from fedmixtures.mixture.m_step import PseudoData, ShapePrior
 
 LEVELS: tuple[str, ...] = ("own", "near", "personal", "group", "everyone")
 
@@ -96,9 +100,10 @@ class TrustThenPool(Protocol):
     supports_missing: ClassVar[bool] = True
     supports_categories: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
-    sends: ClassVar[tuple[type, ...]] = (Release, PerNeighbour, Connect, Sum)
+    sends: ClassVar[tuple[type, ...]] = (Whereabouts, Release, PerNeighbour, Connect, Sum)
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
+    keeps: ClassVar[tuple[type, ...]] = (Level, Everyone, Pooled, Personal, PseudoData, Listened)
 
     prior: ShapePrior = ShapePrior()
     reg_covar: float = 1e-3
@@ -136,11 +141,12 @@ class TrustThenPool(Protocol):
         """Own fits make their own starts."""
         return False
 
-    def run(self, block: Block) -> Generator[Request, Any, Outcome]:
+    def run(self, block: Block) -> Generator[Request | Stage, Any, Outcome]:
         """The steps above."""
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self)
-        own = own_level(nodes)
+        clusters = lambda level: units.users(level.clusters)
+        own = yield Stage("own", lambda: own_level(nodes), clusters)
         message = Broadcast(released(nodes, own), units.common(block.device_data).rows)
         received = Received(nodes, (yield message))
         del message
@@ -148,8 +154,14 @@ class TrustThenPool(Protocol):
         anybody = np.ones(len(block.receiver), dtype=bool)
         network = self._pooling(nodes, (yield Connect(anybody)))
         how = Pooling(nodes.nu * np.array(self.strengths), self.pool_steps, salt=3)
-        everyone = yield from pooled_level(nodes, own, received, network, anybody, how)
-        personal = yield from personal_level(nodes, own, everyone, network.label)
+        everyone = yield Stage(
+            "everyone", lambda: pooled_level(nodes, own, received, network, anybody, how)
+        )
+        personal = yield Stage(
+            "personal",
+            lambda: personal_level(nodes, own, everyone, network.label),
+            lambda found: clusters(found.level),
+        )
         everyone = everyone.level  # what stands behind it is not needed any more
         joining = None
         if self.n_clusters is not None:
@@ -159,13 +171,18 @@ class TrustThenPool(Protocol):
             ended = self._ended(nodes, units, levels, network, np.True_, joining)
             return replace((yield from ended), nodes={"nu": np.asarray(personal.nu)})
 
-        edges = yield from listening(block, nodes, own, personal, received)
-        near = near_level(nodes, own, received, edges.trusted, edges.by_fold)
+        edges = yield Stage("listen", lambda: listening(block, nodes, own, personal, received))
+        near = yield Stage(
+            "near", lambda: near_level(nodes, own, received, edges.trusted, edges.by_fold)
+        )
         own, personal, strength = own.without_folds(), personal.level.without_folds(), personal.nu
         groups = self._pooling(nodes, (yield Connect(edges.trusted)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts, how = self._pooling(nodes, groups, same), how._replace(salt=6)
-        group = yield from pooled_level_of_groups(nodes, own, received, parts, edges.trusted, how)
+        group = yield Stage(
+            "group",
+            lambda: pooled_level_of_groups(nodes, own, received, parts, edges.trusted, how),
+        )
         group = group.where(nodes, same, everyone)
 
         levels = dict(zip(LEVELS, (own, near, personal, group, everyone), strict=True))

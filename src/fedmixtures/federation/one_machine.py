@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import numpy as np
 import psutil
 import tomli_w
 
+from fedmixtures.federation.carriers import NVFLARE, driver_of
+from fedmixtures.federation.driving import FitRecord, Listener, open_results
 from fedmixtures.federation.job import Job, SignedJob
 from fedmixtures.federation.node.site import SiteConfig
-from fedmixtures.federation.nvflare.driver import Driver, FitRecord, Listener, open_results
 from fedmixtures.federation.nvflare.kits import (
     ADMIN,
     EXECUTOR,
@@ -46,6 +47,8 @@ class OneMachine:
         Rows of every site; written to a file of that site, and used from there.
     sections
         Entries of sections of the sites' files, such as ``limits`` or ``release_gate``.
+    carrier
+        ``nvflare`` or ``grpc``.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class OneMachine:
         features: tuple[str, ...],
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         listener: Listener | None = None,
+        carrier: str = NVFLARE,
     ):
         folder = folder.absolute()  # every party runs in a folder of its own
         self.folder, self.sites, self.listener = folder, tuple(rows), listener
@@ -76,8 +80,9 @@ class OneMachine:
         thrifty = {"XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"}
         # What one has compiled, the next need not, nor the same one after a restart.
         thrifty["FEDMIXTURES_CACHE"] = str(folder / "compiled")
-        self.parties = {name: Party(self.kits / name, thrifty) for name in (HUB, *rows)}
-        self.driver = Driver(self.kits / ADMIN, listener=listener)
+        kits = {name: self.kits / name for name in (HUB, *rows)}
+        self.parties = {n: Party(kit, thrifty, command_of(kit, carrier)) for n, kit in kits.items()}
+        self.driver = driver_of(carrier, self.kits / ADMIN, ADMIN, listener)
 
     def __enter__(self) -> OneMachine:
         for party in self.parties.values():
@@ -139,12 +144,27 @@ def write_site(
     write_durably(path, tomli_w.dumps(config).encode())
 
 
-class Party:
-    """A hub or site, run by the ``sub_start.sh`` of its kit, which also restarts it."""
+def command_of(kit: Path, carrier: str) -> list[str]:
+    """What runs a hub or site and starts it again when it has ended."""
+    if carrier == NVFLARE:
+        return ["bash", str(kit / "startup" / "sub_start.sh")]
+    run = "from fedmixtures.cli.main import main; main()"
+    serve = [sys.executable, "-c", run, "federate", "serve", str(kit), "--listen", "127.0.0.1"]
+    return ["bash", "-c", 'while :; do "$@"; sleep 1; done', "bash", *serve]
 
-    def __init__(self, kit: Path, environment: dict[str, str] | None = None):
+
+class Party:
+    """A hub or site, run by a supervisor that also restarts it: of NVFlare ``sub_start.sh``."""
+
+    def __init__(
+        self,
+        kit: Path,
+        environment: dict[str, str] | None = None,
+        command: Sequence[str] | None = None,
+    ):
         self.kit = kit
         self.environment = environment or {}
+        self.command = command or command_of(kit, NVFLARE)
         self._supervisor: subprocess.Popen | None = None
         self._known: dict[int, float] = {}
 
@@ -156,7 +176,7 @@ class Party:
         environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **self.environment}
         with open(self.kit / "console.log", "ab") as log:
             self._supervisor = subprocess.Popen(
-                ["bash", str(self.kit / "startup" / "sub_start.sh")],
+                self.command,
                 cwd=self.kit,
                 env=environment,
                 stdin=subprocess.DEVNULL,
