@@ -97,7 +97,7 @@ def test_another_version_is_not_gone_on_with(tmp_path, monkeypatch):
     kept = []
     run(checkpoint=kept.append)
     path = runs.write_checkpoint(tmp_path / "checkpoint", kept[0])
-    monkeypatch.setattr(fm, "__version__", "9.0")
+    monkeypatch.setattr("fedmixtures.io.runs.__version__", "9.0")
     with pytest.raises(
         ValueError, match=r"was written by fedmixtures .*, and this is 9\.0\. Go on"
     ):

@@ -7,7 +7,7 @@ import pytest
 import fedmixtures as fm
 from fedmixtures.data import shifted_blocks
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.run import protocols
+from fedmixtures.engine.run import in_process
 from fedmixtures.graph.network import as_network
 from fedmixtures.kernels import arrays, dispatch
 from fedmixtures.mixture.arithmetic import double
@@ -81,18 +81,18 @@ def test_flooding_finds_the_groups_that_a_search_finds(on_device, degree):
     receiver, sender = receiver[order], sender[order]
     hashes = rng.integers(1 << 60, size=n, dtype=np.uint64)
     live = np.ones(len(order), dtype=bool)
-    root, depth = protocols._flooded(live, receiver, sender, hashes)
-    wanted, far = protocols._searched(sender, np.bincount(receiver, minlength=n), hashes)
+    root, depth = in_process._flooded(live, receiver, sender, hashes)
+    wanted, far = in_process._searched(sender, np.bincount(receiver, minlength=n), hashes)
     np.testing.assert_array_equal(root, wanted)
     assert depth == far > 0
 
 
 def test_a_long_chain_is_searched(on_device):
-    n = protocols.FLOOD_ROUNDS + 50
+    n = in_process.FLOOD_ROUNDS + 50
     receiver = np.repeat(np.arange(n), 2)[1:-1]
     sender = receiver + np.tile([1, -1], n - 1)
     hashes = np.arange(n, dtype=np.uint64)
-    assert protocols._flooded(np.ones(len(sender), bool), receiver, sender, hashes) is None
+    assert in_process._flooded(np.ones(len(sender), bool), receiver, sender, hashes) is None
 
 
 @pytest.mark.slow  # a minute: a CPU compiles every operation of it

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-import fedmixtures
+from fedmixtures._version import __version__
 from fedmixtures.engine.run.watch import Checkpoint
 from fedmixtures.io.storage import read_arrays, write_arrays, write_durably
 from fedmixtures.mixture.mixture import Mixture
@@ -122,17 +122,17 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> Path:
     arrays = {f"state.{i:04d}": state for i, state in enumerate(checkpoint.states)}
     arrays |= {f"trace.{name}": array for name, array in checkpoint.trace.items()}
     about = {"round": checkpoint.round, "fingerprint": checkpoint.fingerprint}
-    about |= {"stages": checkpoint.stages, "version": fedmixtures.__version__}
+    about |= {"stages": checkpoint.stages, "version": __version__}
     return write_arrays(path, arrays, {"kind": "checkpoint"} | about)
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint; one of another version, whose steps may be others, is refused."""
     arrays, header = read_arrays(path, "checkpoint")
-    if (version := header.get("version")) != fedmixtures.__version__:
+    if (version := header.get("version")) != __version__:
         raise ValueError(
-            f"{str(path)!r} was written by fedmixtures {version or '0.1.0'}, and this is "
-            f"{fedmixtures.__version__}. Go on with that version, or start anew."
+            f"{str(path)!r} was written by fedmixtures {version or 'before 0.2.0'}, and this "
+            f"is {__version__}. Go on with that version, or start anew."
         )
     states = [array for name, array in sorted(arrays.items()) if name.startswith("state.")]
     trace = {n.removeprefix("trace."): a for n, a in arrays.items() if n.startswith("trace.")}
