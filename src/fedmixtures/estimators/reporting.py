@@ -32,7 +32,7 @@ from fedmixtures.report.sentences import heaviest
 from fedmixtures.report.svg import figure, label, line, number, shortened
 
 if TYPE_CHECKING:
-    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture
+    from fedmixtures.estimators.fitted import FittedNetwork
 
 COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8a62a8", "#c79a2e", "#4aa3b5", "#b05a86", "#7a7a7a")
 HOLD_OUT = "Give `held_out=(X_test, nodes_test)`, rows that were not fitted, to find out."
@@ -83,7 +83,7 @@ def findings_of(
 
 
 def write_report(
-    model: NetworkGaussianMixture,
+    model: FittedNetwork,
     problem: Problem,
     path: str | Path,
     held: NodeData | None,
@@ -128,7 +128,7 @@ def write_report(
     return path
 
 
-def categories_note(model: NetworkGaussianMixture) -> str:
+def categories_note(model: FittedNetwork) -> str:
     """What clusters say of categories, for a page that draws continuous columns."""
     kinds = model.categories_
     assert kinds is not None
@@ -139,7 +139,7 @@ def categories_note(model: NetworkGaussianMixture) -> str:
     return f"categories ({named}) {said}. {'; '.join(lines)}."
 
 
-def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float = 260.0) -> str:
+def picture(model: FittedNetwork, width: float = 420.0, height: float = 260.0) -> str:
     """The network as an SVG, coloured by group where the method found groups."""
     network, trust = model.network_, model.trust_
     close = np.ones(network.n_edges) if trust is None else np.where(trust.trusted, 1.0, 0.05)
@@ -163,7 +163,7 @@ def picture(model: NetworkGaussianMixture, width: float = 420.0, height: float =
     return figure(width, height, f"Network of {network.n_nodes} nodes", style + "".join(body))
 
 
-def in_short(model: NetworkGaussianMixture) -> str:
+def in_short(model: FittedNetwork) -> str:
     """A fitted model in a line or two."""
     network, trust = model.network_, model.trust_
     parts = [f"{network.n_nodes:,} nodes", f"{network.n_edges:,} edges"]
@@ -180,7 +180,7 @@ def in_short(model: NetworkGaussianMixture) -> str:
     return " · ".join(parts)
 
 
-def explained(model: NetworkGaussianMixture, node: Label) -> str:
+def explained(model: FittedNetwork, node: Label) -> str:
     """One node in words: whom it listens to, why, and how much each level counts."""
     own = mixture_at(model.solution_, node)
     place, network = model.solution_.labels.index(_checks.plain(node)), model.network_

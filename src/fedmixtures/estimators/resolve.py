@@ -1,4 +1,4 @@
-"""From what a user wrote to what runs: method names, starts, component counts, graphs, seeds."""
+"""From what a user wrote to what runs: methods, starts, components, columns, graphs, seeds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._types import Device, Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.transform import Transform, choose
 from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators.default_graph import default_graph
 from fedmixtures.graph.generate import nearest_neighbours
@@ -115,6 +116,26 @@ def check_clusters(n_clusters: Any, n_components: Any, method: Method) -> None:
     else:
         return
     warnings.warn(f"`n_clusters` is {n_clusters!r}, but {told}", FitWarning, stacklevel=3)
+
+
+def resolve_transform(
+    transforms: Any, data: NodeData, features: tuple[str, ...], method: Method
+) -> Transform:
+    """How columns are taken: as was asked, or found out."""
+    if transforms is None:
+        transforms = "auto" if method.transforms_columns else "none"
+    if not isinstance(transforms, Mapping):
+        _checks.one_of("transforms", transforms, ("auto", "none"))
+        return Transform.none(data.n_features) if transforms == "none" else choose(data)
+    unknown = [name for name in transforms if str(name) not in features]
+    if unknown:
+        raise ValueError(
+            f"`transforms` names {_checks.listed(unknown)}, but the columns are "
+            f"{_checks.listed(features, 12)}."
+        )
+    for name, kind in transforms.items():
+        _checks.one_of(f"transforms[{name!r}]", kind, ("auto", "none", "log"))
+    return choose(data, {features.index(str(name)): kind for name, kind in transforms.items()})
 
 
 def resolve_graph(graph: Any, data: NodeData, method: Method | None = None) -> Network:
