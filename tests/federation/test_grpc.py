@@ -76,7 +76,7 @@ class Federation:
     """A hub, sites and a researcher of one process, which can be ended and started again."""
 
     def __init__(self, folder, sites: Sites):
-        from fedmixtures.federation.grpc.driver import Driver
+        from fedmixtures.federation.grpc.driver import GrpcDriver
 
         self.sites, self.port = sites, free_port()
         self.authority = Authority(folder)
@@ -85,7 +85,7 @@ class Federation:
         researcher = self.authority.kit(RESEARCHER, self.port, "lead")
         self.running, self.server, self.pause = {}, None, 0.0
         self.listener = Recorder()
-        self.driver = Driver(researcher.folder, self.listener)
+        self.driver = GrpcDriver(researcher.folder, self.listener)
 
     def start_hub(self):
         from fedmixtures.federation.grpc.hub import served
@@ -175,7 +175,7 @@ def test_a_site_and_then_the_hub_are_lost_and_come_back(tmp_path, expected):
 
 
 def test_who_has_no_right_certificate_is_not_let_in(tmp_path):
-    from fedmixtures.federation.grpc.driver import Driver
+    from fedmixtures.federation.grpc.driver import GrpcDriver
     from fedmixtures.federation.grpc.kit import CONNECT, LOOK, SUBMIT
 
     with Federation(tmp_path, Sites(tmp_path / "sites", ROWS)) as federation:
@@ -198,7 +198,7 @@ def test_who_has_no_right_certificate_is_not_let_in(tmp_path):
         with pytest.raises(grpc.RpcError, match="does not connect as a site"):
             list(federation.driver.channel.stream_stream(CONNECT)(iter(())))
         with pytest.raises(ValueError, match="is the kit of the site 'cork'"):
-            Driver(federation.kits["cork"].folder)
+            GrpcDriver(federation.kits["cork"].folder)
 
 
 def test_a_refused_job_says_why(tmp_path):

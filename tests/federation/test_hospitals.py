@@ -196,7 +196,7 @@ def job_with_code(folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("hub", ["as we set it up", "lets all code through"])
 def test_a_job_with_code_is_refused(hospitals, tmp_path, hub):
-    from fedmixtures.federation.nvflare.driver import Driver
+    from fedmixtures.federation.nvflare.driver import NVFlareDriver
 
     if hub != "as we set it up":
         hospitals.parties[0].stop()
@@ -207,7 +207,7 @@ def test_a_job_with_code_is_refused(hospitals, tmp_path, hub):
         path.write_text(json.dumps(rights))
         hospitals.parties[0].start()
     folder, marker = job_with_code(tmp_path)
-    driver = Driver(hospitals.at[RESEARCHER] / RESEARCHER / "kit", RESEARCHER)
+    driver = NVFlareDriver(hospitals.at[RESEARCHER] / RESEARCHER / "kit", RESEARCHER)
     try:
         driver.wait_for(HOSPITALS, 180)
         status = _submitted(driver.session(), folder)

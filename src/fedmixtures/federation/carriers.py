@@ -30,9 +30,9 @@ def driver_of(
     """The researcher's side of a carrier; `user` is the name in the kit."""
     check_installed(carrier)
     if carrier == GRPC:
-        from fedmixtures.federation.grpc.driver import Driver as GrpcDriver
+        from fedmixtures.federation.grpc.driver import GrpcDriver
 
         return GrpcDriver(kit, listener)
-    from fedmixtures.federation.nvflare.driver import Driver
+    from fedmixtures.federation.nvflare.driver import NVFlareDriver
 
-    return Driver(kit, user, listener)
+    return NVFlareDriver(kit, user, listener)

@@ -1,6 +1,6 @@
 """A site's part in a job, without a carrier: boxes wait, the node is asked, rounds go on.
 
-A carrier hands over what comes (`SitePart.came`), sends what it is given (`Post`), and shows the
+A carrier hands over what comes (`SitePart.came`), sends what it is given (`Outbox`), and shows the
 hub the site's `Signs`. It knows no model, and neither does anything here.
 """
 
@@ -25,7 +25,7 @@ MOST_WORDS = 120
 """Letters of a reason that the hub is told."""
 
 
-class Post(Protocol):
+class Outbox(Protocol):
     """What carries a site's boxes."""
 
     def send(self, parcels: Sequence[Parcel]) -> None:
@@ -122,7 +122,7 @@ class SitePart:
             self.in_node += time.perf_counter() - began
 
     def run(
-        self, frame: Frame, post: Callable[[Job, set[str]], Post], stopped: Callable[[], bool]
+        self, frame: Frame, post: Callable[[Job, set[str]], Outbox], stopped: Callable[[], bool]
     ) -> Frame:
         """All rounds from the common one on; `post` carries boxes of a job to sites."""
         if self.job is None:

@@ -34,7 +34,7 @@ tr { border-bottom: 1px solid #8884 } td { overflow-wrap: anywhere } .quiet { op
 
 
 @dataclass(frozen=True)
-class Run:
+class JobState:
     """A job as the hub lists it."""
 
     name: str
@@ -51,22 +51,22 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One look."""
+class Snapshot:
+    """What one look at the hub has found."""
 
     connected: list[str]
-    runs: list[Run]
+    runs: list[JobState]
     when: float
 
 
-def look(driver: Any, known: dict[str, dict[str, Any]] | None = None) -> Seen:
+def look(driver: Any, known: dict[str, dict[str, Any]] | None = None) -> Snapshot:
     """Ask the hub; `known` keeps how jobs have ended, so that each is asked for once."""
     known, runs = {} if known is None else known, []
     listed = sorted(driver.jobs(), key=lambda job: str(job.get("submit_time", "")))
     for job in listed[-SEVERAL:]:
         name, status, number = (str(job.get(key, "")) for key in ("job_name", "status", "job_id"))
         if "RUNNING" in status:
-            runs.append(Run(name, status, driver.progress(number)))
+            runs.append(JobState(name, status, driver.progress(number)))
             continue
         if number not in known and "FINISHED" in status:
             try:
@@ -75,11 +75,11 @@ def look(driver: Any, known: dict[str, dict[str, Any]] | None = None) -> Seen:
                 known[number] = {}
         end = known.get(number, {})
         status = str(end.get("outcome", status)).lower()
-        runs.append(Run(name, status, end.get("progress", {}), end.get("reasons", {})))
-    return Seen(driver.connected(), runs, time.time())
+        runs.append(JobState(name, status, end.get("progress", {}), end.get("reasons", {})))
+    return Snapshot(driver.connected(), runs, time.time())
 
 
-def in_lines(seen: Seen) -> list[str]:
+def in_lines(seen: Snapshot) -> list[str]:
     """For a terminal."""
     lines = [f"connected: {', '.join(seen.connected) or 'nobody'}"]
     for run in seen.runs:
@@ -109,7 +109,7 @@ def refusals(how: dict[str, Any]) -> Iterator[str]:
         yield f"refused {n} from {source}" + (f" ({why})" if why else "")
 
 
-def as_page(seen: Seen, every: float) -> str:
+def as_page(seen: Snapshot, every: float) -> str:
     """One HTML file without a script, which the browser reads again every so many seconds."""
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seen.when))
     body = "".join(_section(run) for run in reversed(seen.runs)) or "<p>No job yet.</p>"
@@ -127,7 +127,7 @@ def as_page(seen: Seen, every: float) -> str:
     )
 
 
-def _section(run: Run) -> str:
+def _section(run: JobState) -> str:
     """One job."""
     rows = "".join(_row(site, how, run.is_running) for site, how in sorted(run.sites.items()))
     head = "".join(

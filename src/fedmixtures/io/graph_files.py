@@ -10,7 +10,7 @@ from fedmixtures import _checks
 from fedmixtures._types import Label
 from fedmixtures.graph import from_edges
 from fedmixtures.graph.network import Network
-from fedmixtures.io.tables import read_frame
+from fedmixtures.io.arrow import read_frame
 
 ENDS = ("source", "target")
 

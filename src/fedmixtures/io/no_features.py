@@ -24,7 +24,7 @@ NAMES_OF_IDENTIFIERS = re.compile(
 
 
 @dataclass(frozen=True)
-class Seen:
+class ColumnKind:
     """What a column of one file is: number, whole, date, identifier or constant (of text)."""
 
     kind: str
@@ -38,40 +38,40 @@ class Seen:
         return self.kind in ("number", "whole")
 
 
-def look_at(column: Any) -> Seen:
+def look_at(column: Any) -> ColumnKind:
     """What an Arrow column of a file is; text that is none of these passes as number."""
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
-        return Seen("date")
+        return ColumnKind("date")
     if pa.types.is_integer(kind):
         return _look_at_integers(column)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _look_at_text([cell for cell in column.to_pylist() if cell])
-    return Seen("number")
+    return ColumnKind("number")
 
 
-def _look_at_integers(column: Any) -> Seen:
+def _look_at_integers(column: Any) -> ColumnKind:
     from pyarrow import compute
 
     n = len(column) - column.null_count
     if n < 2 or compute.count_distinct(column, mode="only_valid").as_py() < n:
-        return Seen("whole")
+        return ColumnKind("whole")
     ends = compute.min_max(column).as_py()
     spread = ends["max"] - ends["min"] + 1
-    return Seen("whole", rows=n, log_chance=float(np.log1p(-np.arange(n) / spread).sum()))
+    return ColumnKind("whole", rows=n, log_chance=float(np.log1p(-np.arange(n) / spread).sum()))
 
 
-def _look_at_text(cells: list[str]) -> Seen:
+def _look_at_text(cells: list[str]) -> ColumnKind:
     if not cells or 2 * sum(map(_is_number, cells[:1000])) >= len(cells[:1000]):
-        return Seen("number")  # a cell that is none among numbers is a mistake to be told of
+        return ColumnKind("number")  # a cell that is none among numbers is a mistake to be told of
     if all(map(DATE.fullmatch, cells)):
-        return Seen("date", cells[0])
+        return ColumnKind("date", cells[0])
     distinct = len(set(cells))
     if distinct == 1:
-        return Seen("constant", cells[0])
-    return Seen("identifier" if distinct == len(cells) else "number", cells[0])
+        return ColumnKind("constant", cells[0])
+    return ColumnKind("identifier" if distinct == len(cells) else "number", cells[0])
 
 
 def _is_number(text: str) -> bool:
@@ -111,7 +111,7 @@ def features_alone(
     return rows[:, kept] if found else rows, kept_names, found, doubtful
 
 
-def why_none(name: str, seen: Sequence[Seen], file_is_node: bool, values: np.ndarray) -> str:
+def why_none(name: str, seen: Sequence[ColumnKind], file_is_node: bool, values: np.ndarray) -> str:
     """Why a column is no feature, seen in every file; empty where it is one."""
     kinds = {one.kind for one in seen}
     there = values[~np.isnan(values)]
@@ -133,12 +133,12 @@ def why_none(name: str, seen: Sequence[Seen], file_is_node: bool, values: np.nda
     return "" if there.min() < there.max() else f"{there[0]:g} in every row"
 
 
-def may_be_identifier(seen: Sequence[Seen]) -> bool:
+def may_be_identifier(seen: Sequence[ColumnKind]) -> bool:
     """Whole numbers that all differ, as those of measurements over a wide range may."""
     return _all_differ(seen) and sum(one.rows for one in seen) >= ENOUGH_TO_ASK
 
 
-def _all_differ(seen: Sequence[Seen]) -> bool:
+def _all_differ(seen: Sequence[ColumnKind]) -> bool:
     return all(one.kind == "whole" and one.rows for one in seen)
 
 

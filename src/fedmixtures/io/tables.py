@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedmixtures import _checks
-from fedmixtures.io.no_features import Seen, features_alone, look_at
-
-KINDS = dict.fromkeys((".csv", ".tsv", ".txt"), "csv") | {".npz": "npz"}
-KINDS |= dict.fromkeys((".parquet", ".pq"), "parquet")
-KINDS |= dict.fromkeys((".feather", ".arrow"), "feather")
+from fedmixtures.io.arrow import KINDS, check_delimiter, numeric_column, read_frame
+from fedmixtures.io.no_features import ColumnKind, features_alone, look_at
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ def find_files(sources: Sequence[str]) -> list[Path]:
     return found
 
 
-_Part = tuple[np.ndarray, Any, tuple[str, ...], dict[str, Seen]]
+_Part = tuple[np.ndarray, Any, tuple[str, ...], dict[str, ColumnKind]]
 """Rows of a file, their nodes (None without a column of them), the names of the columns and, where
 it matters, what each is."""
 
@@ -252,7 +249,7 @@ def _read_npz(path: Path, nodes: str | None, features: Any, unwanted: Mapping[st
     if held is not None:
         labels, place = np.unique(held, return_inverse=True)
         _every_row_has_a_node(labels.tolist(), place.reshape(-1), str(nodes), path)
-    seen = dict.fromkeys(names, Seen("number"))
+    seen = dict.fromkeys(names, ColumnKind("number"))
     return X[:, [all_names.index(n) for n in names]].astype(float), held, names, seen
 
 
@@ -306,91 +303,6 @@ def _similar(path: Path) -> str:
         return f" There is no folder {str(path.parent)!r} either."
     close = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1)
     return f" Did you mean {str(path.parent / close[0])!r}?" if close else " Check the name."
-
-
-def read_frame(path: Path, delimiter: str | None = None, as_text: bool = False) -> Any:
-    """One file as an Arrow table; `as_text` keeps every cell of a CSV as it is written."""
-    import pyarrow as pa
-
-    try:
-        if KINDS.get(path.suffix.lower()) == "parquet":
-            from pyarrow import parquet
-
-            return parquet.read_table(path)
-        if KINDS.get(path.suffix.lower()) == "feather":
-            from pyarrow import feather
-
-            return feather.read_table(path)
-        return _read_csv(path, delimiter, as_text)
-    except (pa.ArrowInvalid, OSError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise ValueError(f"{path.name} could not be read: {reason}.") from None
-
-
-def _read_csv(path: Path, delimiter: str | None, as_text: bool) -> Any:
-    """Cells as Arrow reads them; where a late cell contradicts early ones, all as text."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    sign = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
-    parse = csv.ParseOptions(delimiter=sign)
-    if not as_text:
-        try:
-            return csv.read_csv(path, parse_options=parse)
-        except pa.ArrowInvalid as error:
-            if "conversion error" not in str(error):
-                raise
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        import csv as plain_csv
-
-        header = next(plain_csv.reader(file, delimiter=sign))
-    texts = csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()))
-    return csv.read_csv(path, parse_options=parse, convert_options=texts)
-
-
-def check_delimiter(path: Path, columns: list[str], delimiter: str | None) -> None:
-    """A header that came out as one long name was written with another delimiter."""
-    if KINDS[path.suffix.lower()] != "csv" or len(columns) > 1:
-        return
-    for sign in ";\t|,":
-        if sign in columns[0] and sign != delimiter:
-            raise ValueError(
-                f"{path.name} came out as the single column {columns[0]!r}: its cells seem to be "
-                f"separated by {sign!r}. Say so: --delimiter {sign!r}"
-            )
-
-
-def numeric_column(column: Any, name: str, file: str) -> np.ndarray:
-    """A column of an Arrow table as float64, empty cells as NaN; text is refused by its place."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_boolean(kind):
-        column, kind = column.cast(pa.int8()), pa.int8()
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-        return np.asarray(
-            column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float
-        )
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _numbers_in_text(column.to_pylist(), name, file)
-    raise ValueError(
-        f"column {name!r} of {file} holds {kind} values. Features must be numbers: convert it, "
-        f"or leave it out with --drop {name}."
-    )
-
-
-def _numbers_in_text(cells: list[str | None], name: str, file: str) -> np.ndarray:
-    """Numbers where every cell is one: a CSV that Arrow could not read in one type."""
-    values = np.empty(len(cells))
-    for row, cell in enumerate(cells):
-        try:
-            values[row] = float(cell) if cell else np.nan
-        except ValueError:
-            raise ValueError(
-                f"column {name!r} of {file} holds the text {cell!r} at row {row}. Features must "
-                f"be numbers: correct the cell, or leave the column out with --drop {name}."
-            ) from None
-    return values
 
 
 def plain_labels(labels: Any) -> np.ndarray:

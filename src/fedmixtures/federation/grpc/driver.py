@@ -18,7 +18,7 @@ ANSWER = 10.0
 """Seconds the hub may take to answer a look."""
 
 
-class Driver(AbstractDriver):
+class GrpcDriver(AbstractDriver):
     """Talks to the hub with the researcher's kit."""
 
     def __init__(self, kit: Path, listener: Listener | None = None):

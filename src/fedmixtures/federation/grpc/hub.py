@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass
-class Run:
+class SegmentRun:
     """A segment under way, or over."""
 
     number: str
@@ -66,9 +66,9 @@ class Hub:
     def __init__(self):
         self.process = os.urandom(8).hex()
         self.members: dict[str, Member] = {}
-        self.runs: OrderedDict[str, Run] = OrderedDict()
+        self.runs: OrderedDict[str, SegmentRun] = OrderedDict()
         self.lock, self.turn = threading.Lock(), threading.Lock()
-        self.running: Run | None = None
+        self.running: SegmentRun | None = None
 
     # Calls of sites.
 
@@ -124,7 +124,7 @@ class Hub:
         elif kind == "box":
             self._hand_on(name, frame, run)
 
-    def _hand_on(self, name: str, frame: Frame, run: Run) -> None:
+    def _hand_on(self, name: str, frame: Frame, run: SegmentRun) -> None:
         """A box, to a site of the job; the source is who has sent it."""
         to, member = frame.head.get("destination"), None
         if to in run.segment.job.n_components and isinstance(to, str):
@@ -175,7 +175,7 @@ class Hub:
     ) -> Iterator[bytes]:
         number = os.urandom(8).hex()
         tell = lambda kind, frame, sites: self._tell(number, kind, frame, sites)
-        run = Run(number, Segment(signed, tell, **times), time.time())
+        run = SegmentRun(number, Segment(signed, tell, **times), time.time())
         with self.lock:
             self.running = self.runs[number] = run
             while len(self.runs) > REMEMBERED:

@@ -27,7 +27,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
 """Seconds before a connection that broke is made again, at first and at most."""
 
 
-class Post:
+class GrpcOutbox:
     """Boxes on their way to the hub."""
 
     def __init__(self, link: Link, segment: str, job: Job, present: set[str]):
@@ -163,7 +163,7 @@ class Site:
     def _answered(self, asked: Asked, link: Link) -> Frame:
         if asked.kind == "hello":
             return asked.part.hello(asked.frame)
-        post = lambda job, present: Post(link, asked.segment, job, present)
+        post = lambda job, present: GrpcOutbox(link, asked.segment, job, present)
         return asked.part.run(asked.frame, post, asked.stopped.is_set)
 
     def _speak(self) -> None:

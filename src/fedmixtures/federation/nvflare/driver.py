@@ -40,7 +40,7 @@ LOST_HUB = (
 """What NVFlare raises while a hub is going, away, or just back."""
 
 
-class Driver(AbstractDriver):
+class NVFlareDriver(AbstractDriver):
     """Talks to the hub with the researcher's kit."""
 
     def __init__(self, kit: Path, username: str = ADMIN, listener: Listener | None = None):
