@@ -27,6 +27,8 @@ APART = 0.01
 """What components that do not overlap are compared by."""
 MOST_PAIRS = 300_000
 """Of components of neighbours that are compared; in larger networks profiles alone decide."""
+MANY = 40
+"""Edges for each node from which on the network's profiles stand for the neighbours."""
 WHOLE_MATRICES = 2_000_000
 """Pairs up to which covariances are compared whole; beyond, variances of features alone."""
 SWEEPS = 10
@@ -189,7 +191,7 @@ def numbering(
     """
     n, k = theta.weights.shape
     sequence = in_sequence(network.labels)
-    whole = network.n_edges * k * k <= MOST_PAIRS
+    whole = network.n_edges * k * k <= MOST_PAIRS and network.n_edges <= MANY * n
     if everyone is not None:
         orders = _alike_most(everyone, theta)
     elif whole and network.n_edges:

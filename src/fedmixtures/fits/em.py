@@ -52,6 +52,15 @@ quick = partial(jit, quick=True)
 """Small programs that are called often: compiling is most of their time."""
 
 
+class Shrinkage(NamedTuple):
+    """What holds covariances: each (fits,), or a number for all."""
+
+    nu: Any
+    """Strength of the shape prior, in rows."""
+    reg_covar: Any
+    """Added to the diagonal."""
+
+
 @jit_on_gpu
 def as_pseudo_data(theta: Mixture, s: Statistics, most: Any = np.inf) -> PseudoData:
     """Sums taken under `theta`, as rows that count at most `most` in each component."""
@@ -92,8 +101,7 @@ def fitted(
     tiles: Tiles,
     entries: Entries,
     theta: Mixture,
-    nu: float | Array,
-    reg_covar: float,
+    shrinkage: Shrinkage,
     n_steps: int,
     *,
     pseudo_data: PseudoData | None = None,
@@ -110,11 +118,11 @@ def fitted(
     """
     dtype = tiles.x.dtype
     pseudo_data = pseudo_data or _nothing(theta)
-    nu, extra_mass = _wide(nu, extra_mass, theta.weights, str(dtype))
+    shrinkage, extra_mass = _wide(shrinkage, extra_mass, theta.weights, str(dtype))
     n_hard = LLOYD_STEPS if from_centres else 0
-    real = np.asarray(reg_covar, dtype), np.asarray(tolerance, dtype)
-    how = How(np.int32(n_steps + n_hard), np.int32(n_hard), np.bool_(sums), *real)
-    lines = theta, pseudo_data, extra_mass, nu
+    steps = np.int32(n_steps + n_hard), np.int32(n_hard)
+    how = How(*steps, np.bool_(sums), np.asarray(tolerance, dtype))
+    lines = theta, pseudo_data, extra_mass, shrinkage
     return of_batches(_fitted, tiles, entries, lines, how, covariance_type)
 
 
@@ -135,10 +143,13 @@ def _spheres(means: Array, present: Array, n_continuous: int) -> Mixture:
 
 
 @partial(jit_on_gpu, static_argnums=3)
-def _wide(nu: Any, extra_mass: Any, weights: Array, dtype: str) -> tuple[Any, Any]:
-    """Strength of the prior and extra_mass-counts of every fit."""
+def _wide(
+    shrinkage: Shrinkage, extra_mass: Any, weights: Array, dtype: str
+) -> tuple[Shrinkage, Any]:
+    """What holds covariances, and extra_mass-counts, of every fit."""
     wide = lambda number, shape: xp.broadcast_to(xp.asarray(number, dtype), shape)
-    return wide(nu, weights.shape[:1]), wide(extra_mass, weights.shape)
+    each = (wide(number, weights.shape[:1]) for number in shrinkage)
+    return Shrinkage(*each), wide(extra_mass, weights.shape)
 
 
 def densities(tiles: Tiles, entries: Entries, theta: Mixture) -> Any:
@@ -152,17 +163,16 @@ def overlaps(tiles: Tiles, entries: Entries, theta: Mixture, fold: Array) -> Any
 
 
 def m_step_of_batch(
-    theta: Mixture, s: Statistics, nu: float | Array, reg_covar: float, covariance_type: str
+    theta: Mixture, s: Statistics, shrinkage: Shrinkage, covariance_type: str
 ) -> Mixture:
     """One M-step of a batch from sums."""
     n, dtype = len(theta.weights), theta.means.dtype
-    nu, _ = _wide(nu, 0.0, theta.weights, str(dtype))
-    given, more = (theta, s, nu), (np.asarray(reg_covar, dtype), covariance_type)
+    given = theta, s, _wide(shrinkage, 0.0, theta.weights, str(dtype))[0]
     if dispatch.keeps_on_device():
-        return _advanced(*given, *more)
+        return _advanced(*given, covariance_type)
     room = max(256, 1 << max(n - 1, 1).bit_length())
     fill = lambda part: np.concatenate([part, np.repeat(part[:1], room - n, axis=0)])
-    out = _advanced(*jax.tree.map(fill, given), *more)
+    out = _advanced(*jax.tree.map(fill, given), covariance_type)
     return jax.tree.map(lambda part: np.asarray(part)[:n], out)
 
 
@@ -184,7 +194,6 @@ class How(NamedTuple):
     """Lloyd steps among them, the first."""
     sums: Any
     """Whether sums of the result are wanted."""
-    reg_covar: Any
     tolerance: Any
 
 
@@ -195,7 +204,7 @@ def _fitted(
     theta: Mixture,
     pseudo_data: PseudoData,
     extra_mass: Array,
-    nu: Array,
+    shrinkage: Shrinkage,
     how: How,
     covariance_type: str,
 ) -> Fit:
@@ -203,14 +212,15 @@ def _fitted(
     count, e_step = _e_step(tiles, work, b)
     add = owner_sums(work.owner, b, work.doublings)
     total = jnp.maximum(add(count.sum(-1)), 1.0)
-    prior = ShapePrior(nu[:, None, None, None], extra_mass)
+    nu, reg_covar = (of[:, None, None, None] for of in shrinkage)
+    prior = ShapePrior(nu, extra_mass)
 
     def step(carry):
         theta, before, done, t = carry
         hard = t < how.n_hard
         used = jax.tree.map(lambda a, b: jnp.where(hard, a, b), _narrow(theta), theta)
         s = e_step(used)
-        new = m_step(theta, s, how.reg_covar, prior, covariance_type, pseudo_data, LEAST)
+        new = m_step(theta, s, reg_covar, prior, covariance_type, pseudo_data, LEAST)
         still = lambda old, fresh: jnp.where(done.reshape(-1, *(1,) * (fresh.ndim - 1)), old, fresh)
         mean = s.log_likelihood / total
         small = (jnp.abs(mean - before) < how.tolerance) & (t > how.n_hard)
@@ -221,7 +231,7 @@ def _fitted(
     theta = jax.lax.while_loop(go_on, step, start)[0]
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(e_step, theta))
     own = jax.lax.cond(how.sums, e_step, lambda theta: nothing, theta)
-    return Fit(theta, own, shape_penalty(theta, nu), covariance_type)
+    return Fit(theta, own, shape_penalty(theta, shrinkage.nu), covariance_type)
 
 
 def _e_step(tiles: Tiles, work: Work, n: int) -> tuple[Array, Callable[[Mixture], Statistics]]:
@@ -305,8 +315,9 @@ def _overlaps(tiles: Tiles, work: Work, theta: Mixture, fold: Array) -> Array:
 
 
 @quick
-def _advanced(theta: Mixture, s: Statistics, nu, reg_covar, covariance_type) -> Mixture:
-    prior = ShapePrior(nu[:, None, None, None], 1.0)
+def _advanced(theta: Mixture, s: Statistics, shrinkage: Shrinkage, covariance_type) -> Mixture:
+    nu, reg_covar = (of[:, None, None, None] for of in shrinkage)
+    prior = ShapePrior(nu, 1.0)
     return m_step(theta, s, reg_covar, prior, covariance_type, least_mass=LEAST)
 
 

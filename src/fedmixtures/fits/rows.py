@@ -16,8 +16,16 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.fits.batches import ALL, Entries
-from fedmixtures.fits.em import Fit, densities, fitted, m_step_of_batch, overlaps, seeded
+from fedmixtures.fits.batches import ALL, Entries, Tiles
+from fedmixtures.fits.em import (
+    Fit,
+    Shrinkage,
+    densities,
+    fitted,
+    m_step_of_batch,
+    overlaps,
+    seeded,
+)
 from fedmixtures.fits.held_out import HeldOut
 from fedmixtures.fits.tiles import TileTable
 from fedmixtures.init import distinct_rows_of_all
@@ -166,25 +174,44 @@ class FoldedRows:
         """(nodes, densities) of own rows, from densities by row; and how much a row's differ."""
         return _likelihoods(densities, self.count, self.tiles_of, self.rows_of)
 
-    def fit(self, entries: Entries, theta: Mixture, nu: Any, n_steps: int, **more: Any) -> Fit:
-        """EM from `theta`, a fit for each of `entries`; see `em.fitted`."""
+    def fit(
+        self,
+        entries: Entries,
+        theta: Mixture,
+        nu: Any,
+        n_steps: int,
+        tiles: Tiles | None = None,
+        **more: Any,
+    ) -> Fit:
+        """EM from `theta`, a fit for each of `entries` of `tiles`; see `em.fitted`.
+
+        `nu` is the strength of the prior, or a `Shrinkage`.
+        """
         more = {"covariance_type": self.covariance_type, **more}
-        return fitted(self.table.tiles, entries, theta, nu, self.reg_covar, n_steps, **more)
+        held = self._shrinkage(nu)
+        return fitted(
+            self.table.tiles if tiles is None else tiles, entries, theta, held, n_steps, **more
+        )
+
+    def _shrinkage(self, nu: Any) -> Shrinkage:
+        return nu if isinstance(nu, Shrinkage) else Shrinkage(nu, self.reg_covar)
 
     def step_by_points(self, entries: Entries, theta: Mixture, nu: Any, **more: Any) -> Mixture:
         """One step of EM from `theta` on points alone, beside pseudo-data."""
-        given = self.table.of_points_alone, entries, theta, nu, self.reg_covar, 1
-        return fitted(*given, sums=False, covariance_type=self.covariance_type, **more).theta
+        more = {"sums": False, "tiles": self.table.of_points_alone, **more}
+        return self.fit(entries, theta, nu, 1, **more).theta
 
     def m_step(self, theta: Mixture, s: Statistics, nu: Any) -> Mixture:
         """The M-step of sums that stand for rows of all nodes."""
         with precision(self.dtype):
-            return m_step_of_batch(theta, s, nu, self.reg_covar, self.covariance_type)
+            return m_step_of_batch(theta, s, self._shrinkage(nu), self.covariance_type)
 
-    def fresh(self, entries: Entries, nu: float, n_steps: int, keys, present: Array) -> Fit:
+    def fresh(
+        self, entries: Entries, nu: float, n_steps: int, keys, present: Array, tiles: Any = None
+    ) -> Fit:
         """Fits from k-means++ centres and a few Lloyd steps."""
-        start = seeded(self.table.tiles, entries, keys, present, self.n_continuous)
-        return self.fit(entries, start, nu, n_steps, from_centres=True)
+        start = seeded(tiles or self.table.tiles, entries, keys, present, self.n_continuous)
+        return self.fit(entries, start, nu, n_steps, tiles, from_centres=True)
 
     def densities(self, entries: Entries, theta: Mixture) -> Any:
         """By row of the entries, (entries, rows): the log-density under the fit's mixture."""

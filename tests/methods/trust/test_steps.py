@@ -21,7 +21,8 @@ from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.protocol import Groups, requests_of
 from fedmixtures.methods.trust_then_pool import weigh
 from fedmixtures.methods.trust_then_pool.communities import communities
-from fedmixtures.methods.trust_then_pool.listen import gains
+from fedmixtures.methods.trust_then_pool.constants import C
+from fedmixtures.methods.trust_then_pool.listen import gains, nearest
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
 from fedmixtures.methods.trust_then_pool.own import Level, Received, own_level, released
 from fedmixtures.methods.trust_then_pool.personal import Personal
@@ -240,7 +241,12 @@ def test_starts_are_made_of_releases_alone(data, nodes, own):
         received = Received(these, release)
         live = np.ones(len(received.receiver), bool)
         asked = pooled_level(
-            these, own, received, groups, live, Pooling(np.array([8.0]), (1, 1, 1), 3)
+            these,
+            own,
+            received,
+            groups,
+            live,
+            Pooling(np.array([8.0]), np.array([1e-3]), (1, 1, 1), 3),
         )
         offers.append(next(asked))
     assert all(offer.spread == 0 for offer in offers)
@@ -256,7 +262,8 @@ def everyone(nodes, own, **more):
     live = np.ones(len(received.receiver), bool)
     steps = more.get("steps", (1, 1, 2))
     strengths = np.array(more.get("strengths", [8.0]))
-    level = pooled_level(nodes, own, received, groups, live, Pooling(strengths, steps, 3))
+    ridges = np.array(more.get("ridges", [1e-3]))
+    level = pooled_level(nodes, own, received, groups, live, Pooling(strengths, ridges, steps, 3))
     return drive(level, InProcess(nodes.block))[:2]
 
 
@@ -292,8 +299,43 @@ def test_the_strength_is_the_one_that_foretells_best(nodes, own, other):
     steps, score = (0, 3, 0), lambda level: (level.out_of_fold * nodes.count).sum()
     level, pooled = everyone(nodes, own, strengths=[8.0, other], steps=steps)
     alone, _ = everyone(nodes, own, strengths=[8.0], steps=steps)
-    assert (pooled.nu == max(8.0, other)).all()
+    assert (pooled.held.nu == max(8.0, other)).all()
     assert (score(level) > score(alone) + 1e-6) == (other > 8.0)
+
+
+@pytest.mark.parametrize("apart", [1.0, 3e-3])
+def test_little_is_added_to_covariances_where_columns_nearly_agree(apart):
+    """And no less than usual where they do not: there it makes no difference worth a choice."""
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(160, 2))
+    rows[:, 1] = rows[:, 0] + apart * rng.normal(size=160)
+    fits = {}
+    for ridges in ((1.0,), (1.0, 1e-3)):
+        method = fm.TrustThenPool(n_starts=1, pool_steps=(2, 2, 2), ridges=ridges)
+        model = fm.NetworkGaussianMixture(1, method=method, random_state=0)
+        fits[ridges] = model.fit(rows[:120], nodes=np.arange(120) % 4)
+    few, many = fits.values()
+    nodes = np.arange(40) % 4
+    gain = many.score(rows[120:], nodes=nodes) - few.score(rows[120:], nodes=nodes)
+    told = many.diagnostics_.nodes["reg_covar"]
+    if apart == 1.0:
+        assert (told == 1e-3).all()
+        assert gain == 0
+    else:
+        np.testing.assert_allclose(told, 1e-6)
+        assert gain > 0.5
+    newcomer = many.adapt(rows[120:], "new")  # takes the same
+    np.testing.assert_allclose(newcomer.diagnostics_.nodes["reg_covar"][-1], told[0])
+
+
+def test_near_learns_from_the_neighbours_that_gain_most():
+    receiver = np.repeat([0, 1], [40, 3])
+    rng = np.random.default_rng(0)
+    gain, flags = rng.normal(size=43), rng.random(43) < 0.8
+    kept = np.asarray(nearest(flags, gain, receiver))
+    first = np.flatnonzero(flags[:40])
+    assert set(np.flatnonzero(kept[:40])) == set(first[np.argsort(-gain[first])[: C.nearest]])
+    np.testing.assert_array_equal(kept[40:], flags[40:])
 
 
 def test_the_gain_of_an_edge_is_that_of_a_step_with_its_points(nodes, own):
@@ -301,7 +343,8 @@ def test_the_gain_of_an_edge_is_that_of_a_step_with_its_points(nodes, own):
     received = Received(nodes, released(nodes, own))
     nothing = PseudoData(0.0 * own.fit.weights, own.fit.means, own.fit.covariances)
     worse = Level(own.fit, own.out_of_fold - 1.0, own.fit, own.folds)
-    alone = Personal(worse, nothing, own.fit.weights, np.full(nodes.n, 8.0))
+    held = em.Shrinkage(np.full(nodes.n, 8.0), np.full(nodes.n, 1e-3))
+    alone = Personal(worse, nothing, own.fit.weights, held)
     found = gains(nodes, own, alone, received)
     for edge in (0, 7):
         node, sender = received.receiver[edge], received.sender[edge]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -30,11 +30,20 @@ class Constants:
     few: float = 100.0
     """Sums of more rows have a covariance for sure."""
 
+    for_a_ridge: float = 0.01
+    """Nats per row by which less on the diagonal of covariances must be better."""
+    least_ridge: dict[str, float] = field(
+        default_factory=lambda: {"float64": 1e-9, "float32": 1e-5}
+    )
+    """What can be added to covariances at least, in squared standard deviations."""
+
     # Steps 4 and 7, personal and near
     personal_steps: int = 8
     """EM steps from everyone's mixture to the personal one."""
     near_steps: int = 3
     """EM steps from the own mixture to that of own rows and trusted releases."""
+    nearest: int = 20
+    """Trusted neighbours whose releases these steps have at most: those that gain most."""
 
     # Step 5, listen
     most_times: float = 10.0

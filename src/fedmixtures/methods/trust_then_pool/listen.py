@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.fits.batches import ALL
-from fedmixtures.fits.em import as_pseudo_data
+from fedmixtures.fits.em import Shrinkage, as_pseudo_data
 from fedmixtures.fits.held_out import HeldOut
 from fedmixtures.fits.rows import by_node
 from fedmixtures.kernels.arrays import (
@@ -46,8 +46,9 @@ class Listened:
     """Whether both ends listen."""
     trusted: Array
     """Whether they are of one community as well."""
-    by_fold: Array
-    """(folds, edges) whether both listen, without a look at the receiver's rows of the fold."""
+    used: Array
+    """(1 + folds, edges) from whom the level near learns, at most `C.nearest` at each receiver:
+    those trusted; without a look at the receiver's rows of each fold, where both listen."""
 
 
 def listening(
@@ -58,7 +59,25 @@ def listening(
     listens = gain.mean > 0
     both, by_fold = both_ways(listens, gain.without, (yield PerNeighbour(listens)))
     trusted = yield from communities(block, both, gain.mean)
-    return Listened(gain.mean, listens, both, trusted, by_fold)
+    wanted = zip([trusted, *by_fold], [gain.mean, *gain.without], strict=True)
+    used = xp.stack([nearest(flags, more, received.receiver) for flags, more in wanted])
+    return Listened(gain.mean, listens, both, trusted, used)
+
+
+def nearest(flags: Array, gain: Array, receiver: np.ndarray) -> Any:
+    """(edges,) where there are flags, at every receiver at most `C.nearest`: by their gains."""
+    most = np.bincount(receiver[np.asarray(flags)]).max(initial=0)
+    return flags if most <= C.nearest else _first_few(flags, gain, receiver)
+
+
+def _first_few(flags: Array, gain: Array, receiver: np.ndarray) -> Any:
+    flags = np.asarray(flags)
+    size = -np.round(np.asarray(gain, np.float64), 6)  # equals stay as they stand
+    order = np.lexsort((size, ~flags, receiver))
+    place = np.arange(len(order)) - np.searchsorted(receiver, receiver)
+    few = np.zeros(len(order), bool)
+    few[order] = place < C.nearest
+    return xp.asarray(few & flags)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,20 +151,21 @@ class Begun(NamedTuple):
     theta: Mixture
     others: PseudoData
     extra_mass: Array
-    nu: Array
+    held: Shrinkage
 
 
 def _begun(nodes: Nodes, judged: HeldOut, own: Level, personal: Personal, better: Array) -> Begun:
     """An E-step of own rows without each fold: it is the same whoever is listened to."""
     node, leave = judged.node, judged.fold
     held, models = (
-        (personal.others, personal.extra_mass, personal.nu),
+        (personal.others, personal.extra_mass, personal.held),
         (own.folds, personal.level.folds),
     )
-    start, others, extra_mass, strength = _from(node, leave, better, models, held, nodes.nu)
-    sums = nodes.fit(nodes.table.of_rows(node, leave), start, strength, 0).own
+    usual = Shrinkage(nodes.nu, nodes.reg_covar)
+    start, others, extra_mass, shrinkage = _from(node, leave, better, models, held, usual)
+    sums = nodes.fit(nodes.table.of_rows(node, leave), start, shrinkage, 0).own
     others, extra_mass = _with_own(start, others, extra_mass, sums)
-    return Begun(start, others, extra_mass, strength)
+    return Begun(start, others, extra_mass, shrinkage)
 
 
 def _gains(
@@ -159,7 +179,7 @@ def _gains(
     entries = nodes.table.of_each(received.sender[edges][edge], weight)
     of = at(begun, there)
     beside = {"pseudo_data": of.others, "extra_mass": of.extra_mass}
-    theta = nodes.step_by_points(entries, of.theta, of.nu, **beside)
+    theta = nodes.step_by_points(entries, of.theta, of.held, **beside)
     gain = xp.where(line[fits] >= 0, judged.gains(there, theta, known), 0.0)
     return placed(len(line), fits, gain, 0.0, gain.dtype).reshape(nodes.n_folds, -1)
 
@@ -196,16 +216,16 @@ def _from(
     leave: Array,
     better: Array,
     folds: tuple[Mixture, Mixture],
-    held: tuple[PseudoData, Array, Array],
-    nu: Any,
-) -> tuple[Mixture, PseudoData, Any, Any]:
+    held: tuple[PseudoData, Array, Shrinkage],
+    usual: Shrinkage,
+) -> tuple[Mixture, PseudoData, Any, Shrinkage]:
     """Where a fit begins and what it has beside own rows; nothing, where they alone are better."""
     alone = better[node]
-    others, extra_mass, strength = at(held, node)
+    others, extra_mass, shrinkage = at(held, node)
     mass = xp.where(alone[:, None], 0.0, others.mass)
     return (
         chosen(alone, *at(folds, (node, leave))),
         PseudoData(mass, others.means, others.covariances),
         xp.where(alone[:, None], 1.0, extra_mass),
-        xp.where(alone, nu, strength),
+        Shrinkage(*(xp.where(alone, *two) for two in zip(usual, shrinkage, strict=True))),
     )

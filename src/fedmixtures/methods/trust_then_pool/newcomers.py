@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from fedmixtures._ties import first_greatest
+from fedmixtures.fits.em import Shrinkage
 from fedmixtures.fits.rows import nodes_last
 from fedmixtures.fits.units import Units
 from fedmixtures.kernels.arrays import repeated
@@ -28,13 +29,14 @@ from fedmixtures.mixture.moments import Statistics
 class Known:
     """What a network has found: everyone's mixture, its rows, and how levels weigh there."""
 
-    def __init__(self, levels: Levels, rows: np.ndarray, nu: np.ndarray, covariance_type: str):
-        """`rows` and `nu` (nodes,): how many rows nodes have, and the strength of the prior."""
+    def __init__(self, levels: Levels, rows: np.ndarray, held: Shrinkage, covariance_type: str):
+        """`rows` and `held` (nodes,): how many rows nodes have, and what holds covariances."""
         share = rows / rows.sum()
         mixtures, shares = distinct(levels.theta.at(levels.names.index("everyone")), share)
         largest = int(first_greatest(shares))  # of the parts, where the network has several
         users = mixtures.at(slice(largest, largest + 1))
-        self.rows, self.nu = rows.sum() * shares[largest], np.full(1, np.median(nu))
+        self.rows = rows.sum() * shares[largest]
+        self.held = Shrinkage(*(np.full(1, np.median(of)) for of in held))
         self.weights = share @ levels.weights
         self.units = _units_of(users, covariance_type)
         self.everyone = self.units.of_users(users)
@@ -46,7 +48,7 @@ class Known:
         second = mass[..., None, None] * theta.covariances
         rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
         folds = nodes_last(repeated(theta, nodes.n_folds))
-        pooled = Pooled(theta, rest, self.nu)
+        pooled = Pooled(theta, rest, self.held)
         return Everyone(Level(theta, nodes.out_of_fold(folds), theta), pooled, pooled)
 
 

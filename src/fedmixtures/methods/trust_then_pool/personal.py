@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedmixtures._types import Array
-from fedmixtures.fits.em import as_pseudo_data
+from fedmixtures.fits.em import Shrinkage, as_pseudo_data
 from fedmixtures.fits.rows import ALL_STEPS, nodes_first, nodes_last
 from fedmixtures.kernels.arrays import chosen, counted, jit_on_gpu, lines_with, pick, xp
 from fedmixtures.methods.protocol import Sum
@@ -30,7 +30,7 @@ class Personal:
     level: Level
     others: PseudoData
     extra_mass: Array
-    nu: Array
+    held: Shrinkage
 
 
 def personal_level(
@@ -53,7 +53,7 @@ def personal_level(
     clusters = nodes.in_parts(_clusters, everyone.full, held)
     start, others = nodes.in_parts(_start, pooled, held)
     level = Level(fit, out_of_fold, clusters, folds).where(nodes, _lost(fit), own)
-    return Personal(level, others, start.weights, pooled.nu)
+    return Personal(level, others, start.weights, pooled.held)
 
 
 @jit_on_gpu
@@ -74,7 +74,7 @@ def _moved(
     """Mixtures of all rows and of the folds (nodes, folds, ...); densities out of fold."""
     start, others = _start(part, who, pooled, held_by)
     steps = start.weights, C.personal_steps
-    fit, folds = part.halves(part.fit_with_pseudodata(start, others, pooled.nu, *steps))
+    fit, folds = part.halves(part.fit_with_pseudodata(start, others, pooled.held, *steps))
     return (fit, nodes_first(folds, part.n)), part.out_of_fold(folds)
 
 
@@ -82,27 +82,25 @@ def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
     """Mixtures of all rows."""
     start, others = _start(part, who, full, held_by)
     steps = start.weights, C.personal_steps
-    return part.fit_with_pseudodata(start, others, full.nu, *steps, folds=False)
+    return part.fit_with_pseudodata(start, others, full.held, *steps, folds=False)
 
 
 def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, PseudoData]:
     """The mixture of the others, and those of their rows that hold it."""
-    start = part.m_step(pooled.theta, pooled.rest, pooled.nu)
+    start = part.m_step(pooled.theta, pooled.rest, pooled.held)
     return start, as_pseudo_data(pooled.theta, pooled.rest, held_by)
 
 
-def near_level(
-    nodes: Nodes, own: Level, received: Received, trusted: Array, by_fold: Array
-) -> Level:
+def near_level(nodes: Nodes, own: Level, received: Received, chosen_edges: Array) -> Level:
     """Step 7: own rows with the releases of those listened to.
 
-    `trusted` (edges,) chooses them for the fit of all rows; `by_fold` (folds, edges) for each fold,
-    without a look at the rows of that fold.
+    `chosen_edges` (1 + folds, edges) for the fit of all rows, and for each fold, without a look at
+    the rows of that fold.
     """
 
     def fitted(part: Nodes, who: slice, fit: Mixture, folds: Mixture) -> tuple[Mixture, Array]:
         here = slice(*np.searchsorted(received.receiver, (who.start, who.stop)))
-        used = lines_with(_one_after_another([trusted[here], *by_fold[:, here]]))
+        used = lines_with(xp.reshape(chosen_edges[:, here], -1))
         edges = received.receiver[here] - who.start, received.sender[here]
         points = _points(used, *edges, received.rows, part.n)
         node, leave = part.all_and_folds()

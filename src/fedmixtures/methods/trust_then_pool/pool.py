@@ -18,7 +18,7 @@ import numpy as np
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
 from fedmixtures.fits.checked import are_mixtures, sound
-from fedmixtures.fits.em import LEAST, SAME_FIT, Fit, as_pseudo_data, best_of
+from fedmixtures.fits.em import LEAST, SAME_FIT, Fit, Shrinkage, as_pseudo_data, best_of
 from fedmixtures.fits.rows import apart, by_node, nodes_last, together
 from fedmixtures.kernels.arrays import (
     at,
@@ -44,8 +44,8 @@ class Pooled(eqx.Module):
 
     theta: Mixture
     rest: Statistics
-    nu: Any
-    """(nodes,) strength of the prior."""
+    held: Shrinkage
+    """(nodes,) what holds covariances."""
 
 
 class Everyone(NamedTuple):
@@ -63,6 +63,8 @@ class Pooling(NamedTuple):
 
     strengths: np.ndarray
     """Of the prior, the full one first."""
+    ridges: np.ndarray
+    """What is added to covariances, the usual one first."""
     steps: tuple[int, int, int]
     """From every start, with every strength, with the one that is chosen."""
     salt: int
@@ -80,30 +82,44 @@ def pooled_level(
     first, each, then = how.steps
     starts, known = yield from _starts(nodes, received, own, groups, live, how)
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
-    best = _best(nodes, starts, group, how.strengths[0], first)
+    best = _best(nodes, starts, group, how, first)
     del starts  # the steps drop what they have used, if no name holds it here
-    nu = np.tile(how.strengths.astype(nodes.dtype), (nodes.n, 1))
+    held = _each(nodes, how.strengths, how.ridges[:1])
     fit, total = repeated((yield from best), len(how.strengths))
-    going_on = _stepped(nodes, fit, total, nu, group, each)
+    going_on = _stepped(nodes, fit, total, held, group, each)
     del fit, total
     fit, total = yield from going_on
 
-    def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, nu: Any, alone: Any) -> Any:
-        """Log-likelihoods of held-out rows, with each strength."""
-        mine, each = own.out_of_fold[nodes.tiles(who)], range(len(how.strengths))
-        found = [_without_own(part, who, *_number(i, (fit, total, nu)))[0] for i in each]
+    def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, held: Any, alone: Any) -> Any:
+        """Log-likelihoods of held-out rows, with each of `held`."""
+        mine, several = own.out_of_fold[nodes.tiles(who)], held.nu.shape[1]
+        found = [
+            _without_own(part, who, *_number(i, (fit, total, held)))[0] for i in range(several)
+        ]
         found = [by_node(alone, part.node_of, mine, density) for density in found]
         return part.log_likelihoods(found)
 
-    mine = to_add(nodes.in_parts(judged, fit, total, nu, alone), group)
+    mine = to_add(nodes.in_parts(judged, fit, total, held, alone), group)
     choice = best_by((yield mine), mine.share)
-    full = _behind(_number(0, (fit, total, nu)), alone, own.fit)
-    fit, total, nu = _of_choice(choice, (fit, total, nu))
-    fit, total = yield from _stepped(nodes, fit, total, nu, group, then)
-    fit, total, nu = _number(0, (fit, total, nu))
-    out_of_fold, rest = nodes.in_parts(_without_own, fit, total, nu)
+    full = _number(0, (fit, total, held))
+    fit, total, held = _of_choice(choice, (fit, total, held))
+    if len(how.ridges) > 1:  # an M-step of the same sums tells what another would bring
+        several = repeated(_number(0, (fit, total)), len(how.ridges))
+        each_ridge = _each(nodes, how.strengths[:1], how.ridges)._replace(
+            nu=repeated(held.nu[:, 0], len(how.ridges))
+        )
+        likely, spread = nodes.in_parts(judged, *several, each_ridge, alone)
+        likely = replaced(likely.T, [0], likely.T[:1] + C.for_a_ridge * nodes.rows_of).T
+        mine = to_add((likely, spread), group)
+        ridge = best_by((yield mine), mine.share)
+        held = held._replace(reg_covar=_of_choice(ridge, each_ridge.reg_covar))
+        full = (*full[:2], full[2]._replace(reg_covar=held.reg_covar[:, 0]))
+    full = _behind(full, alone, own.fit)
+    fit, total = yield from _stepped(nodes, fit, total, held, group, then)
+    fit, total, held = _number(0, (fit, total, held))
+    out_of_fold, rest = nodes.in_parts(_without_own, fit, total, held)
     level = Level(fit.theta, out_of_fold, fit.theta).where(nodes, alone, own)
-    pooled = Pooled(level.fit, rest, nu)
+    pooled = Pooled(level.fit, rest, held)
     full = _first_of(choice, pooled, full)
     return Everyone(replace(level, clusters=full.theta), pooled, full)
 
@@ -150,11 +166,15 @@ def _starts(
     release = at(received.theta, nodes.block.line)
     best, lost = at(release, leads), np.zeros(len(leads), dtype=bool)
     if len(leads):
+        points = nodes.table.of_points_alone
         entries = nodes.table.of_points(fit, source, received.rows[source], len(leads))
         keys = [nodes.keys(leads, how.salt, t) for t in range(C.tries)]
         present = _present(nodes.present[leads], fit, received.theta.weights, source)
         best = best_of(
-            [nodes.fresh(entries, how.strengths[0], C.start_steps, key, present) for key in keys]
+            [
+                nodes.fresh(entries, how.strengths[0], C.start_steps, key, present, points)
+                for key in keys
+            ]
         )
         np.logical_or.at(lost, fit, received.lost[source])
     whole = ((received.rows > 0) & ~received.lost)[nodes.block.line]
@@ -211,14 +231,15 @@ def _widened(theta: Mixture) -> Mixture:
 
 
 def _best(
-    nodes: Nodes, starts: Mixture, group: np.ndarray, nu: float, n_steps: int
+    nodes: Nodes, starts: Mixture, group: np.ndarray, how: Pooling, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
     n_starts = starts.weights.shape[1]
-    how = np.full((nodes.n, n_starts), nu), group
-    begun = _begun(nodes, starts, *how)
+    held = _each(nodes, how.strengths[:1], how.ridges[:1])
+    held = Shrinkage(*(np.repeat(of, n_starts, axis=1) for of in held))
+    begun = _begun(nodes, starts, held, group)
     del starts
-    fit, total = yield from _stepped(nodes, *(yield from begun), *how, n_steps)
+    fit, total = yield from _stepped(nodes, *(yield from begun), held, group, n_steps)
 
     def judged(part: Nodes, _: slice, theta: Mixture) -> tuple[Any, Any]:
         density = part.densities(part.all_rows(n_starts), nodes_last(theta))
@@ -259,23 +280,30 @@ def _first_of(choice: Array, pooled: Pooled, first: Pooled) -> Pooled:
     return chosen(choice == 0, pooled, first)
 
 
+def _each(nodes: Nodes, strengths: np.ndarray, ridges: np.ndarray) -> Shrinkage:
+    """(nodes, several) of either; the other has one."""
+    several = max(len(strengths), len(ridges))
+    wide = lambda each: np.broadcast_to(each.astype(nodes.dtype), (nodes.n, several)).copy()
+    return Shrinkage(wide(strengths), wide(ridges))
+
+
 def _begun(
-    nodes: Nodes, theta: Mixture, nu: Array, group: np.ndarray
+    nodes: Nodes, theta: Mixture, held: Shrinkage, group: np.ndarray
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Statistics under mixtures (nodes, several, ...), and their totals."""
-    fit = nodes.in_parts(_sums, theta, nu)
+    fit = nodes.in_parts(_sums, theta, held)
     del theta
     return fit, (yield from _total(nodes, fit, group))
 
 
 def _stepped(
-    nodes: Nodes, fit: Fit, total: Statistics, nu: Array, group: np.ndarray, n_steps: int
+    nodes: Nodes, fit: Fit, total: Statistics, held: Shrinkage, group: np.ndarray, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """EM by sums, from fits (nodes, several, ...) whose totals are known."""
     for _ in range(n_steps):
         theta = fit.theta
         del fit  # what is done with makes room for what comes
-        fit = nodes.in_parts(_next_sums, theta, total, nu)
+        fit = nodes.in_parts(_next_sums, theta, total, held)
         del theta, total
         total = yield from _total(nodes, fit, group)
     return fit, total
@@ -286,21 +314,21 @@ def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any,
     return (yield Sum(fit.own, group, fit.theta))
 
 
-def _next_sums(part: Nodes, _: slice, theta: Mixture, total: Statistics, nu: Array) -> Fit:
+def _next_sums(part: Nodes, _: slice, theta: Mixture, total: Statistics, held: Shrinkage) -> Fit:
     """Own statistics after an M-step."""
     several = theta.weights.shape[1]
-    return part.sums(apart(_next(part, *together((theta, total, nu))), several), nu)
+    return part.sums(apart(_next(part, *together((theta, total, held))), several), held)
 
 
-def _sums(part: Nodes, _: slice, theta: Mixture, nu: Array) -> Fit:
+def _sums(part: Nodes, _: slice, theta: Mixture, held: Shrinkage) -> Fit:
     """Own statistics under several mixtures (nodes, several, ...)."""
-    return part.sums(theta, nu)
+    return part.sums(theta, held)
 
 
-def _next(nodes: Nodes, theta: Mixture, total: Statistics, nu: Any) -> Mixture:
+def _next(nodes: Nodes, theta: Mixture, total: Statistics, held: Shrinkage) -> Mixture:
     """The M-step of totals; a bad total, which a liar can make, keeps the last good mixture."""
     good, kept = _kept(total)
-    return chosen(good, nodes.m_step(theta, kept, nu), theta)
+    return chosen(good, nodes.m_step(theta, kept, held), theta)
 
 
 @jit_on_gpu
@@ -326,24 +354,24 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
 
 
 @jit_on_gpu
-def _held(theta: Mixture, rest: Statistics, nu: Array) -> tuple[PseudoData, Any, Any]:
-    """The others' rows, the prior's strength, and what the others' rows count for in weights."""
+def _beside(theta: Mixture, rest: Statistics) -> tuple[PseudoData, Any]:
+    """The others' rows, and what they count for in weights."""
     others = as_pseudo_data(theta, rest)
-    return others, xp.asarray(nu, theta.means.dtype), others.mass + 1.0
+    return others, others.mass + 1.0
 
 
 def _without_own(
-    part: Nodes, _: slice, fit: Fit, total: Statistics, nu: Array
+    part: Nodes, _: slice, fit: Fit, total: Statistics, held: Shrinkage
 ) -> tuple[Array, Statistics]:
     """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
     rest = project_psd(_others(total, fit.own), C.few, LEAST)
-    others, nu, extra_mass = _held(fit.theta, rest, nu)
-    found = part.fit_with_pseudodata(fit.theta, others, nu, extra_mass, 1)
+    others, extra_mass = _beside(fit.theta, rest)
+    found = part.fit_with_pseudodata(fit.theta, others, held, extra_mass, 1)
     return part.out_of_fold(part.halves(found)[1]), rest
 
 
-def _behind(pooled: tuple[Fit, Statistics, Array], alone: np.ndarray, own: Mixture) -> Pooled:
+def _behind(pooled: tuple[Fit, Statistics, Shrinkage], alone: np.ndarray, own: Mixture) -> Pooled:
     """What stands behind a level; `own` where a node is alone."""
-    fit, total, nu = pooled
+    fit, total, held = pooled
     rest = project_psd(_others(total, fit.own), C.few, LEAST)
-    return Pooled(chosen(alone, own, fit.theta), rest, nu)
+    return Pooled(chosen(alone, own, fit.theta), rest, held)

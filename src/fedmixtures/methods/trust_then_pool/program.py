@@ -26,6 +26,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures._ties import first_greatest
 from fedmixtures._types import Array
+from fedmixtures.fits.em import Shrinkage
 from fedmixtures.fits.rows import by_node
 from fedmixtures.fits.units import Units
 from fedmixtures.kernels.arrays import pick, stacked, xp
@@ -77,6 +78,7 @@ class TrustThenPool(Protocol):
         Shape prior of all fits. Pooled levels may choose another strength, by held-out rows.
     reg_covar
         Added to the diagonal of every covariance, in squared standard deviations of the features.
+        Pooled levels may choose less, by held-out rows.
     n_starts, n_folds
         k-means++ starts of every own fit; folds of the out-of-fold densities.
     held_by
@@ -84,6 +86,9 @@ class TrustThenPool(Protocol):
         chooses from these by held-out rows.
     strengths
         Multiples of the prior's strength that pooled levels choose from; the first is one.
+    ridges
+        Multiples of `reg_covar` that pooled levels choose from afterwards; the first is one. Where
+        columns nearly agree, little of it is much more than they differ by.
     pool_steps
         EM steps of a pooled level: from every start, with every strength of the prior from the best
         of them, and with the strength that was chosen.
@@ -103,7 +108,15 @@ class TrustThenPool(Protocol):
     sends: ClassVar[tuple[type, ...]] = (Whereabouts, Release, PerNeighbour, Connect, Sum)
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
-    keeps: ClassVar[tuple[type, ...]] = (Level, Everyone, Pooled, Personal, PseudoData, Listened)
+    keeps: ClassVar[tuple[type, ...]] = (
+        Level,
+        Everyone,
+        Pooled,
+        Personal,
+        PseudoData,
+        Listened,
+        Shrinkage,
+    )
 
     prior: ShapePrior = ShapePrior()
     reg_covar: float = 1e-3
@@ -111,6 +124,7 @@ class TrustThenPool(Protocol):
     n_folds: int = 5
     held_by: tuple[float, ...] = (12.0, 48.0)
     strengths: tuple[float, ...] = (1.0, 8.0, 1 / 30, 1 / 800)
+    ridges: tuple[float, ...] = (1.0, 1 / 30, 1 / 1000)
     pool_steps: tuple[int, int, int] = (6, 10, 6)
     levels: tuple[str, ...] = LEVELS
     smallest_group: int = 2
@@ -122,8 +136,9 @@ class TrustThenPool(Protocol):
         _checks.positive("reg_covar", self.reg_covar)
         _checks.whole("n_starts", self.n_starts)
         _checks.whole("n_folds", self.n_folds, minimum=2)
-        for held in self.held_by:
-            _checks.positive("held_by", held)
+        for name in ("held_by", "strengths", "ridges"):
+            for number in getattr(self, name):
+                _checks.positive(name, number)
         _checks.whole("smallest_group", self.smallest_group, minimum=2)
         steps = self.pool_steps
         if len(steps) != 3 or not all(isinstance(n, int) and n >= 0 for n in steps):
@@ -153,7 +168,7 @@ class TrustThenPool(Protocol):
 
         anybody = np.ones(len(block.receiver), dtype=bool)
         network = self._pooling(nodes, (yield Connect(anybody)))
-        how = Pooling(nodes.nu * np.array(self.strengths), self.pool_steps, salt=3)
+        how = Pooling(nodes.nu * np.array(self.strengths), self._ridges(nodes), self.pool_steps, 3)
         everyone = yield Stage(
             "everyone", lambda: pooled_level(nodes, own, received, network, anybody, how)
         )
@@ -169,13 +184,11 @@ class TrustThenPool(Protocol):
         if not {"near", "group"} & set(self.levels):  # nobody needs to know whom to listen to
             levels = dict(zip(LEVELS, (own, own, personal.level, own, everyone), strict=True))
             ended = self._ended(nodes, units, levels, network, np.True_, joining)
-            return replace((yield from ended), nodes={"nu": np.asarray(personal.nu)})
+            return replace((yield from ended), nodes=_shrinkage(personal.held))
 
         edges = yield Stage("listen", lambda: listening(block, nodes, own, personal, received))
-        near = yield Stage(
-            "near", lambda: near_level(nodes, own, received, edges.trusted, edges.by_fold)
-        )
-        own, personal, strength = own.without_folds(), personal.level.without_folds(), personal.nu
+        near = yield Stage("near", lambda: near_level(nodes, own, received, edges.used))
+        own, personal, held = own.without_folds(), personal.level.without_folds(), personal.held
         groups = self._pooling(nodes, (yield Connect(edges.trusted)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts, how = self._pooling(nodes, groups, same), how._replace(salt=6)
@@ -190,7 +203,7 @@ class TrustThenPool(Protocol):
         trusted = np.asarray(edges.trusted)
         return replace(
             (yield from ended),
-            nodes={"group": groups.label, "size": groups.size, "nu": np.asarray(strength)},
+            nodes={"group": groups.label, "size": groups.size, **_shrinkage(held)},
             edges={
                 "gain": np.asarray(edges.gain),
                 "listens": np.asarray(edges.listens),
@@ -217,15 +230,17 @@ class TrustThenPool(Protocol):
         self, block: Block, levels: Levels, rows: np.ndarray, diagnostics: Diagnostics
     ) -> Outcome:
         """A node that comes later, from what the network has found: see `newcomers.Known`."""
-        nu = diagnostics.nodes.get("nu", np.full(len(rows), self.prior.strength))
-        known = Known(levels, rows, nu, self.covariance_type)
+        usual = {"nu": self.prior.strength, "reg_covar": self.reg_covar}
+        found = {name: diagnostics.nodes.get(name, np.full(1, usual[name])) for name in usual}
+        known = Known(levels, rows, Shrinkage(**found), self.covariance_type)
         nodes = Nodes(block, known.units, self)
         own, everyone = own_level(nodes), known.everyone_at(nodes)
         personal = by_oneself(personal_level(nodes, own, everyone, nodes.lone)).level
         found = dict(zip(LEVELS, (own, own, personal, own, everyone.level), strict=True))
         judged = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
         weight = at_home(nodes, judged, known.weights[None])
-        alone = {"group": nodes.lone, "size": np.ones(1, np.int64), "nu": everyone.pooled.nu}
+        alone = {"group": nodes.lone, "size": np.ones(1, np.int64)}
+        alone |= _shrinkage(everyone.pooled.held)
         return replace(self._weighted(nodes, known.units, found, judged, weight), nodes=alone)
 
     def _judged(self, nodes: Nodes, levels: dict[str, Level], alone, connected) -> list[Any]:
@@ -265,6 +280,11 @@ class TrustThenPool(Protocol):
         theta = pick(xp.asarray(clusters), [one.clusters for one in found])
         return Outcome(units.users(theta), _message(nodes), levels=weighted)
 
+    def _ridges(self, nodes: Nodes) -> np.ndarray:
+        """What pooled levels may add to covariances, as far as the precision can tell it from 0."""
+        each = self.reg_covar * np.array(self.ridges)
+        return each[(each > C.least_ridge[nodes.dtype]) | (np.arange(len(each)) == 0)]
+
     def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
         """The groups as far as they pool: members of smaller ones, and others, are each alone."""
         small = (groups.size < self.smallest_group) | but
@@ -273,6 +293,11 @@ class TrustThenPool(Protocol):
             np.where(small, 1, groups.size),
             np.where(small, 0, groups.rank),
         )
+
+
+def _shrinkage(held: Shrinkage) -> dict[str, np.ndarray]:
+    """What holds covariances, for the diagnostics."""
+    return {name: np.asarray(of) for name, of in held._asdict().items()}
 
 
 def _message(nodes: Nodes) -> str:
