@@ -19,7 +19,7 @@ from fedmixtures.federation.node.ledger import Ledger, spent
 from fedmixtures.federation.node.release import colluders
 from fedmixtures.federation.node.site import JobRefused, SiteConfig
 from fedmixtures.federation.node.store import json_lines
-from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum, Whereabouts
+from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum, Walk, Whereabouts
 from fedmixtures.mixture.covariance_types import TYPES
 from fedmixtures.mixture.mixture import Mixture
 
@@ -170,7 +170,8 @@ def _how_often(job: Job, config: SiteConfig) -> str:
             "centres and spreads once": Whereabouts in told,
             "the mixture once": Release in told,
             f"parts of at most {config.releases.max_sums} sums over the same members": Sum in told,
-            "a bit to each neighbour, and who belongs to its group": {PerNeighbour, Connect} & told,
+            "a bit to each neighbour, and who belongs to its group": {PerNeighbour, Connect, Walk}
+            & told,
         }
         return "; ".join(part for part, is_sent in parts.items() if is_sent) + "."
     collected = job.collector is not None and config.limits.share_result

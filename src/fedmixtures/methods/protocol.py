@@ -39,6 +39,8 @@ class Block:
     neighbour: np.ndarray  # (edges,) `label_hash` of the node that is heard
     reverse: np.ndarray
     """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
+    n_network: int
+    """Nodes of the whole network, here and elsewhere: all know it."""
 
     @cached_property
     def device_data(self) -> NodeData:
@@ -98,6 +100,17 @@ class Connect:
 
 
 @dataclass(frozen=True)
+class Walk:
+    """How alike the places of neighbours are in the network of live edges. Reply: (edges,) cosines.
+
+    Of numbers that diffuse over edges live from both ends: see `methods.walks`. They are made from
+    labels and live edges alone; a method has no say in them.
+    """
+
+    live: Array  # (edges,) bool
+
+
+@dataclass(frozen=True)
 class Sum:
     """Totals over groups. Reply: the total of each node's own group, (nodes, ...)."""
 
@@ -126,7 +139,7 @@ class Whereabouts:
     deviation: Any  # (nodes, features)
 
 
-Request = Broadcast | PerNeighbour | Connect | Sum | Whereabouts
+Request = Broadcast | PerNeighbour | Connect | Walk | Sum | Whereabouts
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from fedmixtures.graph.network import as_network
 from fedmixtures.kernels.dispatch import rows_at_once
 from fedmixtures.methods.protocol import Groups, requests_of
 from fedmixtures.methods.trust_then_pool import weigh
-from fedmixtures.methods.trust_then_pool.communities import communities
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.listen import gains, nearest
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, common_units
@@ -378,30 +377,6 @@ def test_a_fold_without_rows_is_judged_by_none():
         for i, f in zip(held_out.node, held_out.fold, strict=True)
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
-def kept_edges(edges, gain=0.1):
-    """The edges between nodes of one row that `communities` keeps, all live from both ends."""
-    labels = range(1 + max(map(max, edges)))
-    data = NodeData.from_rows(np.zeros((len(labels), 1)), labels)
-    block = a_block(data, [(*edge, 1.0) for edge in edges])
-    live = np.ones(len(block.receiver), dtype=bool)
-    kept = drive(communities(block, live, np.full(len(live), gain)), InProcess(block))
-    ends = zip(block.receiver[kept], block.sender[kept], strict=True)
-    return {(int(a), int(b)) for a, b in ends if a < b}
-
-
-def test_one_edge_by_chance_does_not_join_two_groups():
-    clique = [(a, b) for a in range(5) for b in range(a)]
-    inner = {tuple(sorted(e)) for e in clique} | {(b + 5, a + 5) for a, b in clique}
-    assert kept_edges([*inner, (0, 5)]) == inner
-
-
-@pytest.mark.parametrize(
-    "edges", [[(0, i) for i in range(1, 8)], [(i, i + 1) for i in range(7)]], ids=["star", "chain"]
-)
-def test_stars_and_chains_stay_whole(edges):
-    assert kept_edges(edges) == set(edges)
 
 
 def test_bad_totals_are_seen():

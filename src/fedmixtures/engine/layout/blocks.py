@@ -8,7 +8,7 @@ All lengths are rounded up to a coarse grid, so that one more node or row rarely
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import jax
@@ -146,14 +146,17 @@ def node_block(
     seed: int = 0,
     dtype: str = "float64",
     start: Mixture | None = None,
+    n_network: int | None = None,
 ) -> tuple[Block, tuple[Name, ...]]:
     """A node by itself as the block of one that a silo runs; with it the neighbour of every edge.
 
-    `neighbours` gives the weight of each edge, `start` has a leading axis of one.
+    `neighbours` gives the weight of each edge, `start` has a leading axis of one, `n_network` is
+    how many nodes there are in all, unless all are neighbours.
     """
     data, network = _with_neighbours(label, rows, row_weights, neighbours)
     own = np.array([len(neighbours)])
     block = _block(data, network, own, [n_components], seed, dtype, start)
+    block = replace(block, n_network=n_network or network.n_nodes)
     of_hash = dict(zip(data.label_hashes.tolist(), (*neighbours, label), strict=True))
     return block, tuple(of_hash[h] for h in block.neighbour.tolist())
 
@@ -207,6 +210,7 @@ def _block(
         edges.weight[edge],
         data.label_hashes[edges.sender[edge]],
         edges.reverse if everybody else np.full(n, -1),
+        network.n_nodes,
     )
 
 

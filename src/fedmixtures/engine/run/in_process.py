@@ -4,7 +4,8 @@ A broadcast or a message per neighbour: its bytes to every neighbour, one round.
 someone who adds, each node's share there and the total back, one round; a group of one sends
 nothing. Groups: one byte to every neighbour in a first round (live or not), then the smallest label
 floods every group, 8 bytes over each live edge and from both ends, in as many rounds as the
-farthest node needs; then the sizes as a sum of 8 bytes.
+farthest node needs; then the sizes as a sum of 8 bytes. A walk: one byte to every neighbour, then
+in every step 8 bytes for each of its numbers.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fedmixtures.kernels.arrays import (
     replaced,
     xp,
 )
+from fedmixtures.methods import walks
 from fedmixtures.methods.protocol import (
     Block,
     Broadcast,
@@ -37,6 +39,7 @@ from fedmixtures.methods.protocol import (
     Groups,
     PerNeighbour,
     Sum,
+    Walk,
     Whereabouts,
 )
 
@@ -47,6 +50,8 @@ WIDTH = 36
 """Numbers of a node in one sum on a device: one program for all kinds of sums."""
 FLOOD_ROUNDS = 100
 """In which labels flood a network on a device; where they need more (chains), it is searched."""
+EDGES_AT_ONCE = 1 << 18
+"""Of which the ends are compared, on a CPU."""
 BYTES = 8
 """A label on the wire."""
 
@@ -81,13 +86,15 @@ class InProcess:
                 return self._per_neighbour(message)
             case Connect(live):
                 return self._connect(np.asarray(live, dtype=bool))
+            case Walk(live):
+                return self._walk(np.asarray(live, dtype=bool))
             case Sum(share=share, group=group, who=who):
                 return self._sum(share, group, who)
             case Whereabouts(cells=cells):
                 return UnitBounds.anywhere(cells.shape[-1])  # nobody adds what it has not
         raise TypeError(
-            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Sum, "
-            "Whereabouts or Stage."
+            f"a protocol yielded {request!r}. Yield Broadcast, PerNeighbour, Connect, Walk, "
+            "Sum, Whereabouts or Stage."
         )
 
     def _broadcast(self, message: Any) -> Any:
@@ -114,6 +121,13 @@ class InProcess:
         rank = np.empty(n, dtype=np.int64)
         rank[np.asarray(in_order_of(hashes, -degree, root))] = np.arange(n)
         return Groups(label, sizes[root], rank - (np.cumsum(sizes) - sizes)[root])
+
+    def _walk(self, live: np.ndarray) -> Any:
+        block, steps = self.block, walks.STEPS + 1
+        both = live & live[block.reverse]
+        count = self._degree * (1 + steps * walks.WIDTH * BYTES)
+        self._count("walk", count, rounds=1 + steps)
+        return _walked(both, block.receiver, block.sender, block.data.label_hashes)
 
     @cached_property
     def _degree(self) -> np.ndarray:
@@ -253,6 +267,37 @@ def _flooded(
     rank[order] = np.arange(len(order))
     least, rounds = _flood(live, receiver, sender, rank)
     return (order[np.asarray(least)], int(rounds) - 1) if rounds < FLOOD_ROUNDS else None
+
+
+def _walked(live: np.ndarray, receiver: np.ndarray, sender: np.ndarray, hashes: np.ndarray) -> Any:
+    """(edges,) how alike the ends are after all steps of a walk over live edges."""
+    if dispatch.keeps_on_device():
+        return _walked_on_device(live, receiver, sender, hashes)
+    from scipy.sparse import csr_array
+
+    n, numbers = len(hashes), walks.begun(hashes)
+    degree = np.bincount(receiver[live], minlength=n)
+    begin, ones = np.concatenate([[0], np.cumsum(degree)]), np.ones(degree.sum(), np.int64)
+    neighbours = csr_array((ones, sender[live], begin), (n, n))
+    for _ in range(walks.STEPS):
+        numbers = walks.moved(numbers, neighbours @ numbers, degree)
+    parts = np.array_split(np.arange(len(live)), -(-len(live) // EDGES_AT_ONCE) or 1)
+    alike = [walks.alike(numbers[receiver[part]], numbers[sender[part]]) for part in parts]
+    return np.concatenate(alike)
+
+
+@jax.jit
+def _walked_on_device(live: Array, receiver: Array, sender: Array, hashes: Array) -> Any:
+    n = len(hashes)
+    total = lambda part: jax.ops.segment_sum(part, receiver, n, indices_are_sorted=True)
+    degree = total(jnp.asarray(live, jnp.int64))
+
+    def step(_, numbers):
+        heard = jnp.where(live[:, None], numbers[sender], 0).astype(jnp.int64)
+        return walks.moved(numbers, total(heard), degree)
+
+    numbers = jax.lax.fori_loop(0, walks.STEPS, step, walks.begun(hashes))
+    return walks.alike(numbers[receiver], numbers[sender])
 
 
 @jax.jit

@@ -15,7 +15,7 @@ from fedmixtures.federation.node.summing import NoisyShare, SumShare
 from fedmixtures.federation.node.whereabouts import Place
 from fedmixtures.federation.wire.message import IntegerMessage, ModelMessage
 from fedmixtures.methods.base import Method
-from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum, Whereabouts
+from fedmixtures.methods.protocol import Connect, PerNeighbour, Release, Sum, Walk, Whereabouts
 from fedmixtures.mixture.mixture import Mixture
 
 LEAVES: Mapping[type, type] = {
@@ -23,6 +23,7 @@ LEAVES: Mapping[type, type] = {
     Release: ModelMessage,
     PerNeighbour: IntegerMessage,
     Connect: IntegerMessage,
+    Walk: IntegerMessage,
     Sum: SumShare,
     NoisySum: NoisyShare,
     Whereabouts: Place,

@@ -147,9 +147,8 @@ class ProtocolSession:
         if self.blurred is not None:
             home = Support(job_rows(job, self.blurred), home.people)
         # Masses of sums count people, where these are known.
-        block, edges = node_block(
-            self.site, home.rows, home.weights, job.neighbours(self.site), k, job.seed
-        )
+        own, everybody = (self.site, home.rows, home.weights), len(job.sites)
+        block, edges = node_block(*own, job.neighbours(self.site), k, job.seed, n_network=everybody)
         sums = Summing(self.site, self.gate, self.feasible.covariance_type)
         sums.name = self.sum_name
         self.requests = Requests(

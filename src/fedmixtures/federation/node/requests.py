@@ -6,6 +6,7 @@
 | `Broadcast` | one: the gated, rounded mixture to all neighbours |
 | `PerNeighbour` | one: a bit, or the label of a node, to each neighbour |
 | `Connect` | as many as there are sites: bits, then who belongs together, over live edges |
+| `Walk` | 17: bits, then whole numbers made of labels, over live edges |
 | `Whereabouts` | one: whole numbers to all sites |
 | `Sum` | four of statistics, two of anything else: see `summing` |
 | `NoisySum` | two, of a private job: all that such a job asks for |
@@ -40,6 +41,7 @@ from fedmixtures.federation.wire.message import (
     decode_whole,
 )
 from fedmixtures.fits.units import UnitBounds
+from fedmixtures.methods import walks
 from fedmixtures.methods.base import Outcome
 from fedmixtures.methods.protocol import (
     Broadcast,
@@ -48,6 +50,7 @@ from fedmixtures.methods.protocol import (
     PerNeighbour,
     Request,
     Sum,
+    Walk,
     Whereabouts,
 )
 from fedmixtures.mixture.feasible import FeasibleSet
@@ -134,6 +137,8 @@ class Requests:
                 raise Refused("only bits and labels of nodes go to single neighbours")
             case Connect(live):
                 return (yield from self._connect(np.asarray(live, dtype=bool)))
+            case Walk(live):
+                return (yield from self._walk(np.asarray(live, dtype=bool)))
             case Whereabouts():
                 return (yield from self._whereabouts(request))
             case NoisySum(share):
@@ -251,6 +256,26 @@ class Requests:
         self.sets[frozenset(members)] = label
         one = lambda value: np.array([value], dtype=np.int64)
         return Groups(one(label), one(len(members)), one(order.index(self.site)))
+
+    def _walk(self, live: np.ndarray) -> Exchanges:
+        """Numbers that diffuse over live edges; over the others zeros of the same size are said."""
+        both = live & (yield from self._bits(live))
+        numbers = walks.begun(np.array([label_hash(self.site)], dtype=np.uint64))
+        nothing, degree = np.zeros(walks.WIDTH, dtype=np.int64), both.sum()[None]
+        bounds = walks.WIDTH, -walks.UNIT, walks.UNIT
+        there = np.zeros((len(self.edges), walks.WIDTH), dtype=np.int64)
+        for step in range(walks.STEPS + 1):
+            if step:
+                numbers = walks.moved(numbers, there[both].sum(0)[None], degree)
+            own = IntegerMessage(numbers[0].astype(np.int64))
+            said = {
+                name: own if is_live else IntegerMessage(nothing)
+                for name, is_live in zip(self.edges, both, strict=True)
+            }
+            heard = yield self._to_neighbours(said, lambda content: decode_whole(content, *bounds))
+            for i, name in enumerate(self.edges):
+                there[i] = heard.get(name, nothing)
+        return walks.alike(numbers.repeat(len(there), axis=0), there)
 
     def _may_pool(self, members: frozenset[str]) -> bool:
         """At least three, and so that what everybody has less than they is nobody or three too."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.kernels.arrays import at, jit_on_gpu, most_voted, tally, xp
-from fedmixtures.methods.protocol import Block, PerNeighbour, Request
+from fedmixtures.methods.protocol import Block, PerNeighbour, Request, Walk
 from fedmixtures.methods.trust_then_pool.constants import C
 
 
@@ -21,6 +21,10 @@ def communities(block: Block, live: Array, gain: Array) -> Generator[Request, An
     between two labels is cut if one of its ends has two neighbours of its own label, so that one
     edge that is live by chance does not join two groups; chains and stars, where nobody has two,
     stay whole.
+
+    In a network of many nodes large groups have many labels, and of thousands of chance edges some
+    pass. There an edge has to be one of many ways between its ends, too, and a node that is left
+    alone has a second look.
     """
     hashes, receiver = xp.asarray(block.data.label_hashes), xp.asarray(block.receiver)
     label, weight = _votes(hashes, live, gain)
@@ -29,7 +33,33 @@ def communities(block: Block, live: Array, gain: Array) -> Generator[Request, An
         label = _in_turn(t, hashes, most_voted(receiver, received, weight, label), label)
     received = yield PerNeighbour(at(label, receiver))
     same, firm = _firm(live, received, label, receiver)
-    return _kept(live, same, firm, (yield PerNeighbour(firm)))
+    kept = _kept(live, same, firm, (yield PerNeighbour(firm)))
+    if block.n_network < C.many:
+        return kept
+    kept = kept & ((yield Walk(live)) >= C.alike)
+    return (yield from _second_look(block, live, gain, kept))
+
+
+def _second_look(
+    block: Block, live: Array, gain: Array, kept: Array
+) -> Generator[Request, Any, Array]:
+    """A node that kept none of its live edges keeps the one to a community that it gains most by.
+
+    The one edge of a node joins no two communities.
+    """
+    receiver, neighbour = xp.asarray(block.receiver), xp.asarray(block.neighbour)
+    alone = tally(kept, receiver, block.data.n_nodes) == 0
+    weight = _offered(live, gain, alone[receiver], (yield PerNeighbour(alone[receiver])))
+    name = (neighbour >> np.uint64(1)).astype(np.int64)
+    chosen = most_voted(receiver, name, weight, np.full(len(alone), -1))[receiver] == name
+    chosen = chosen & (weight > 0)
+    return kept | chosen | (yield PerNeighbour(chosen))
+
+
+@jit_on_gpu
+def _offered(live: Array, gain: Array, alone: Array, there: Array) -> Any:
+    """What an edge from a node alone to one in a community is worth to it."""
+    return xp.where(live & alone & ~there, xp.maximum(gain, 0.0), 0.0)
 
 
 @jit_on_gpu

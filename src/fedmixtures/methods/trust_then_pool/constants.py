@@ -54,6 +54,10 @@ class Constants:
     """Of listening to a smaller neighbour that wants it, in nats."""
     vote_rounds: int = 16
     """Rounds of label propagation."""
+    many: int = 500
+    """Nodes of a network from which on chance edges may join whole groups."""
+    alike: float = 0.8
+    """Cosine between the numbers of two neighbours, below which they are of two groups."""
 
     # Step 8, weigh
     shrink: float = 10.0

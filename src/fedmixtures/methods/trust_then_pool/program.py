@@ -42,6 +42,7 @@ from fedmixtures.methods.protocol import (
     Request,
     Stage,
     Sum,
+    Walk,
     Whereabouts,
 )
 from fedmixtures.methods.trust_then_pool.constants import C
@@ -105,7 +106,7 @@ class TrustThenPool(Protocol):
     supports_missing: ClassVar[bool] = True
     supports_categories: ClassVar[bool] = True
     has_levels: ClassVar[bool] = True
-    sends: ClassVar[tuple[type, ...]] = (Whereabouts, Release, PerNeighbour, Connect, Sum)
+    sends: ClassVar[tuple[type, ...]] = (Whereabouts, Release, PerNeighbour, Connect, Walk, Sum)
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
     keeps: ClassVar[tuple[type, ...]] = (
