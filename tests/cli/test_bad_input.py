@@ -65,7 +65,7 @@ def test_an_empty_node_cell(refused, change, cell):
 
 
 def test_a_forgotten_node_column_is_guessed(refused):
-    refused("fit data.csv --k 2 --out run", "the text 'h0' at row 0", "--nodes site")
+    refused("fit data.csv --k 2 --out run", "holds 'h0', and no column names", "--nodes site")
 
 
 def test_self_loop(refused, files, write_csv):

@@ -135,7 +135,7 @@ def _fit(task: Any, settings: Any, name: str) -> dict[str, Any]:
         how = used(method, n_rounds=settings.rounds, tol=TOL)
         solution = problem.solve(seed=settings.seed, **how)
     seconds = time.perf_counter() - began
-    scores = Baselines().scores(problem, solution, task.test)
+    scores = Baselines().scores(problem, solution, task.test, task.slopes)
     means = zip(scores.labels, scores.network, strict=True)
     return {
         "nodes": {label: mean for label, mean in means if np.isfinite(mean)},
@@ -296,7 +296,7 @@ def _print_demo(fits: dict[str, Any], beside: Any) -> None:
     scored = {}
     for name, fit in fits.items():
         task = fit.watch.task
-        scored[name] = beside.scores(task.problem, fit.solution, task.test)
+        scored[name] = beside.scores(task.problem, fit.solution, task.test, task.slopes)
     first = next(iter(scored.values()))
     rows: list[tuple[str, Any, Any, str]] = [("own data only", first.local, None, size(0))]
     for name, scores in scored.items():

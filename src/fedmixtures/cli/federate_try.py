@@ -73,7 +73,14 @@ def run_try(settings: FitSettings, n: int, out: Path, carrier: str) -> None:
     """Check, provision, start, fit, stop, report."""
     check_installed(carrier)
     if settings.data:
+        settings = dataclasses.replace(settings, transforms="none")  # sites know none
         table = settings.read_table()
+        if table.categories is not None:
+            named = _checks.listed(table.features[i] for i in table.categories.positions)
+            raise ValueError(
+                f"{named} hold words, and there are no categories between sites yet. Leave them "
+                "out with --drop, or give 0 and 1 in their place."
+            )
     else:
         table = made_up(n, settings.seed)
         settings = dataclasses.replace(settings, data=("made-up rows",), nodes="site")

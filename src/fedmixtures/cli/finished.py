@@ -49,8 +49,8 @@ def predict(
     import numpy as np
 
     from fedmixtures import _checks
-    from fedmixtures.cli.fitting import load_run, new_rows
-    from fedmixtures.estimators.scoring import assigned, log_densities, log_joints, probabilities
+    from fedmixtures.cli.fitting import in_units_of_fit, load_run, new_rows
+    from fedmixtures.estimators.scoring import assigned, log_joints, probabilities, user_densities
     from fedmixtures.estimators.solutions import unknown
     from fedmixtures.io.runs import check_new, write_assignments
 
@@ -63,7 +63,8 @@ def predict(
             f"Known nodes are {_checks.listed(model.solution_.labels)}.",
             "yellow",
         )
-    joint, density = log_joints(model.solution_, rows), log_densities(model.solution_, rows)
+    joint = log_joints(model.solution_, in_units_of_fit(model, rows))
+    density = user_densities(model.solution_, model.transform_, rows)
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,
@@ -131,12 +132,12 @@ def _add_rows(folder, content: dict) -> None:
     """Places of all rows on the planes of the page, from the data files of the run."""
     import numpy as np
 
-    from fedmixtures.cli.fit import FitSettings
-    from fedmixtures.data.node_data import NodeData
+    from fedmixtures.cli.fitting import in_units_of_fit, load_run, new_rows
     from fedmixtures.report import geometry
 
-    table = FitSettings.from_config(folder.read_config()).read_table()
-    data = NodeData.from_rows(table.rows, table.nodes)
+    model, settings, features = load_run(folder.path)
+    _, data = new_rows(model, settings, features, settings.data)
+    data = in_units_of_fit(model, data).continuous
     if [str(label) for label in data.labels] != content["nodes"]["label"]:
         raise ValueError("the data files have changed since the run: they hold other nodes.")
     for view in content["views"]:
@@ -188,6 +189,7 @@ def export(
     from fedmixtures.io.runs import check_new
 
     model, _, features = load_run(run)
+    features = model.transform_.names(features)
     label = node_label(model, node)
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in node)
     path = out or Path(f"{safe}{ENDINGS[to]}")

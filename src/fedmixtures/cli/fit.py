@@ -50,6 +50,13 @@ class TableOptions:
         Columns to leave out, as a,b,c.
     label
         Column that holds what is known of rows, such as a diagnosis: left out of the fit.
+    categorical
+        Columns of numbers that are categories, as sex,cp; columns of words and of true and false
+        are so by themselves. The default method, local, centralized and fedem know categories.
+    transforms
+        Whether skewed columns are fitted by their logarithm or a power: `auto` finds out, `none`
+        takes all as they are, `crp=log,age=none` says so of some columns (others are found out).
+        Unless given, auto for the default method, none for others. Answers stay in your units.
     rounds
         Exchanges of methods in rounds (gtv-..., fedem and others), 40 unless given. The default
         method knows itself when it is done.
@@ -76,6 +83,8 @@ class TableOptions:
     features: str | None = None
     drop: str | None = None
     label: str | None = None
+    categorical: str | None = None
+    transforms: str | None = None
     rounds: int | None = None
     holdout: float = 0.2
     standardize: bool | None = None
@@ -85,7 +94,7 @@ class TableOptions:
 
     def settings(self, data: tuple[str, ...], **more: Any) -> FitSettings:
         """With the data and what a command has of its own."""
-        listed = {"features": names(self.features), "drop": names(self.drop)}
+        listed = {n: names(getattr(self, n)) for n in ("features", "drop", "categorical")}
         given: dict[str, Any] = asdict(self) | listed | more
         if given["k"] is None:
             given["k"] = "3"
@@ -100,6 +109,7 @@ class FitSettings(TableOptions):
     k: str = "3"
     features: Any = None  # names as a tuple; None: all that are features by their cells
     drop: Any = None  # names as a tuple
+    categorical: Any = None  # names as a tuple, beside words and booleans
     method: str = "trust"
     alpha: str | None = None
     pooled: bool = True
@@ -123,8 +133,16 @@ class FitSettings(TableOptions):
         """The rows, cells of which may be missing."""
         from fedmixtures.io.tables import read_table
 
-        unwanted = {"drop": self.drop or (), "label": self.label, "recognise": True}
-        return read_table(self.data, self.nodes, self.features, self.delimiter, **unwanted)
+        return read_table(
+            self.data,
+            self.nodes,
+            self.features,
+            self.delimiter,
+            drop=self.drop or (),
+            label=self.label,
+            recognise=True,
+            categorical=self.categorical or (),
+        )
 
     def to_config(self) -> dict[str, Any]:
         """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
@@ -139,7 +157,7 @@ class FitSettings(TableOptions):
         """Read settings back; what other sections of the file say is not for us."""
         known = {f.name for f in fields(cls)}
         given = {name: value for name, value in config.items() if name in known}
-        for name in ("data", "features", "drop"):
+        for name in ("data", "features", "drop", "categorical"):
             if name in given:
                 given[name] = tuple(given[name])
         for name in ("k", "alpha"):
@@ -339,7 +357,7 @@ def _begin(settings: Any, out: Path) -> None:
             f"these are identifiers, leave them out: --drop {','.join(table.doubtful)}",
             "yellow",
         )
-    for note in notes_on_columns(task.problem.data, table.features):
+    for note in notes_on_columns(task.data, table.columns, method, "--categorical"):
         say(f"Note: {note}", "yellow")
     task, settings = choose_automatic(task, settings)
     folder.write_config(settings.to_config())
@@ -374,7 +392,8 @@ def _work(folder: Any, task: Any, settings: Any, resume: bool = False) -> None:
     say(content["headline"], "bold")
     medians = content["scores"]["medians"]
     network = "with neighbours" if medians["local"][0] is not None else "own data only"
-    for name, words in (("local", "own data only"), ("network", network)):
+    shown = ("local", "own data only"), ("network", network), ("pooled", "all rows pooled")
+    for name, words in shown:
         median = medians[name][0]
         if median is not None:
             say(f"  {words:<16} {median:9.3f}  median held-out log-likelihood per row")

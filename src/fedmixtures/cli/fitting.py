@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.cli.fit import FitSettings
-from fedmixtures.cli.main import console
+from fedmixtures.cli.main import console, say
 from fedmixtures.cli.prepare import Task
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.options import ROUNDS, in_rounds, used
@@ -22,7 +22,7 @@ from fedmixtures.engine.solution import FitWarning, Solution, Status
 from fedmixtures.estimators.baselines import Baselines, baselines
 from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import load, save
-from fedmixtures.estimators.reporting import findings_of
+from fedmixtures.estimators.reporting import categories_note, findings_of
 from fedmixtures.estimators.resolve import TOL, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_joints, probabilities
 from fedmixtures.io.runs import (
@@ -90,7 +90,8 @@ class Watch:
             return
         test, position = rows.data, {label: i for i, label in enumerate(self.task.labels)}
         joint = rows.log_joint(theta.at(np.array([position[label] for label in test.labels])))
-        values = np.logaddexp.reduce(joint, axis=1)[test.source_index]
+        values = np.logaddexp.reduce(joint, axis=1) + self.task.slopes
+        values = values[test.source_index]
         means = np.add.reduceat(values, test.offsets[:-1]) / test.counts
         self.held_out[reached] = float(means.mean())
 
@@ -149,6 +150,7 @@ def fit_watched(
             **how,
         )
     printer.ended(solution)
+    solution = solution.changed(lambda theta: theta, task.volume)
     notes = dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning)
     return Fitted.of(solution, watch, tuple(notes))
 
@@ -194,7 +196,7 @@ def write_run(
     `left`: what left each site, by its own log.
     """
     task, solution, watch = fitted.watch.task, fitted.solution, fitted.watch
-    problem, features = task.problem, task.table.features
+    problem, table, taken = task.problem, task.table, task.transform
     folder.write_config(settings.to_config())
     folder.write_history(watch.history())
     write_rows(folder.file(ASSIGNMENTS), task, solution)
@@ -205,20 +207,29 @@ def write_run(
         "n_rounds": settings.rounds,
         "random_state": settings.seed,
     }
-    save(folder.path, solution, problem.network, params, feature_names=features)
+    known = {"transform": taken, "categories": table.categories, "feature_names": table.features}
+    save(folder.path, solution, problem.network, params, **known)
+    told, atlas = tuple(taken.told(table.columns)), {}
+    if table.categories is not None or not taken.is_identity:
+        from fedmixtures.estimators.network_mixture import NetworkGaussianMixture  # a second
+
+        model = NetworkGaussianMixture(**params).adopt(solution, problem.network, **known)
+        atlas = {"atlas": model.atlas_}
+        told = (*told, *([] if table.categories is None else [categories_note(model)]))
     found = findings_of(
         solution,
         problem.network,
         problem.method,
-        task.data,
-        beside.scores(problem, solution, task.test),
-        features,
+        task.in_units_of_fit,
+        beside.scores(problem, solution, task.test, task.slopes),
+        taken.names(table.columns),
+        **atlas,
         theta_scaled=problem.scaled(solution.theta),
         snapshots=watch.snapshots,
         held_out=watch.held_out,
         settings=_shown_settings(task, settings, solution),
         curve={int(k): worth for k, worth in settings.curve.items()},
-        notes=(*fitted.warnings, *beside.notes),
+        notes=(*told, *fitted.warnings, *beside.notes),
         left=left,
     )
     content = build_content(found)
@@ -234,7 +245,7 @@ def write_run(
 def write_rows(path: Path, task: Task, solution: Solution) -> None:
     """Component of every row, and the probability of each."""
     table = task.table
-    joint = log_joints(solution, task.data)
+    joint = log_joints(solution, task.in_units_of_fit)
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,
@@ -274,12 +285,34 @@ def new_rows(
     nodes: str | None = None,
     delimiter: str | None = None,
 ) -> tuple[Table, NodeData]:
-    """New rows, as a table and by node; of the one node where there is no other."""
+    """New rows, a table and by node in the user's units; of the one node if there is one."""
     column, delimiter = nodes or settings.nodes, delimiter or settings.delimiter
-    table = read_table(data, column, features, delimiter, constant_ok=True)
+    table = read_known(model, features, data, column, delimiter)
     if column is None and len(model.nodes_) == 1:
         table = replace(table, nodes=np.repeat(model.nodes_, table.n_rows))
-    return table, NodeData.from_rows(table.rows, table.nodes)
+    return table, table.by_node()
+
+
+def read_known(
+    model: Any, features: tuple[str, ...], data: tuple[str, ...], nodes: Any, delimiter: Any
+) -> Table:
+    """A table with the columns and categories of a model."""
+    kinds, known = model.categories_, None
+    if kinds is not None:
+        known = {features[i]: of for i, of in zip(kinds.positions, kinds.levels, strict=True)}
+    table = read_table(data, nodes, features, delimiter, constant_ok=True, known=known)
+    for name, values in table.unknown:
+        say(
+            f"Note: column {name!r} holds {_checks.listed(values)}, which the run was not fitted "
+            "on: taken as missing.",
+            "yellow",
+        )
+    return replace(table, categories=kinds)
+
+
+def in_units_of_fit(model: Any, data: NodeData) -> NodeData:
+    """Rows of the user as the model's mixtures know them."""
+    return replace(data, rows=model.transform_.apply(data.rows))
 
 
 def site_content(folder: RunFolder) -> dict[str, Any]:

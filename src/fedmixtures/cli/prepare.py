@@ -14,10 +14,15 @@ from fedmixtures.cli.fit import FitSettings
 from fedmixtures.cli.main import console, say
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.splits import holdout_of
+from fedmixtures.data.transform import Transform, to_fit
 from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.problem import Problem
-from fedmixtures.estimators.resolve import resolve_components, resolve_method
+from fedmixtures.estimators.resolve import (
+    resolve_components,
+    resolve_method,
+    resolve_transform,
+)
 from fedmixtures.estimators.scale import of_order_one
 from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.tables import Table
@@ -30,21 +35,54 @@ class Task:
 
     table: Table
     data: NodeData
-    """All rows by node."""
+    """All rows by node, in the user's units; categories are one-hot."""
     held_out: np.ndarray
     """Which rows are held out, in the order of the table."""
     problem: Problem
-    """The other rows, with network, method, components and units."""
+    """The other rows as the fit sees them, with network, method, components and units."""
     test: Evaluator | None
-    """The rows that are held out, if any: laid out once for all that is asked of them."""
+    """The rows that are held out, if any, in units of the fit: laid out once for all that is asked
+    of them."""
+    transform: Transform
+    """How columns are taken."""
+    slopes: np.ndarray
+    """(rows held out,) what their log-densities gain in the user's units."""
 
     @classmethod
-    def of(cls, table: Table, data: NodeData, held: np.ndarray, graph: Any, **what: Any) -> Task:
+    def of(
+        cls,
+        table: Table,
+        data: NodeData,
+        held: np.ndarray,
+        graph: Any,
+        transforms: Any = "none",
+        seed: int = 0,
+        **what: Any,
+    ) -> Task:
         """To fit the rows that are not held out; `what` as `Problem.of` takes it."""
-        train, test = data, None
+        train, test, slopes = data, None, np.zeros(0)
         if held.any():
-            train, test = data.subset(~held), Evaluator(data.subset(held))
-        return cls(table, data, held, Problem.of(train, graph, **what), test)
+            train = data.subset(~held)
+        taken = resolve_transform(transforms, train, table.columns, resolve_method(what["method"]))
+        if held.any():
+            raw = data.subset(held)
+            test = Evaluator(dataclasses.replace(raw, rows=taken.apply(raw.rows)))
+            slopes = np.empty(len(raw.rows))
+            slopes[raw.source_index] = taken.log_slopes(raw.rows)
+        train = to_fit(train, taken, seed)
+        train = train if table.categories is None else table.categories.softened(train)
+        return cls(table, data, held, Problem.of(train, graph, **what), test, taken, slopes)
+
+    @property
+    def in_units_of_fit(self) -> NodeData:
+        """All rows in the units of the fit."""
+        return dataclasses.replace(self.data, rows=self.transform.apply(self.data.rows))
+
+    @property
+    def volume(self) -> np.ndarray:
+        """(nodes,) what mean log-densities of fitted rows lose in the user's units."""
+        fitted = self.data.subset(~self.held_out) if self.held_out.any() else self.data
+        return self.transform.volume(fitted)
 
     @property
     def labels(self) -> tuple:
@@ -58,14 +96,23 @@ class Task:
 
 def prepare(settings: FitSettings, table: Table, data: NodeData | None = None) -> Task:
     """Check everything that can be checked before the long work; `data` are the rows by node."""
-    data = NodeData.from_rows(table.rows, table.nodes) if data is None else data
+    data = table.by_node() if data is None else data
     method = choose_method(settings)
     components = choose_components(settings, data.labels)
     keep = resolve_components(components or 1, data.labels)
     held = holdout_of(data, settings.holdout, settings.seed, keep)
     graph = read_graph(settings.graph, data.labels, settings.allow_isolated)
     what = {"n_components": components or 1, "standardize": settings.standardize}
+    what |= {"transforms": transforms_of(settings.transforms), "seed": settings.seed}
     return Task.of(table, data, held, graph, method=method, **what)
+
+
+def transforms_of(text: str | None) -> Any:
+    """What was written as `auto`, `none` or `crp=log,age=none`, as the estimator takes it."""
+    if text is None or "=" not in text:
+        return text
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    return {name.strip(): kind.strip() for name, _, kind in pairs}
 
 
 def hint_scale(task: Task, settings: FitSettings) -> None:
@@ -247,6 +294,12 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
             "each feature divided by its standard deviation over all nodes together, for the fit "
             "alone; between sites `shift` and `scale` of the job do this"
         )
+    if table.categories is not None:
+        kinds = zip(table.categories.positions, table.categories.levels, strict=True)
+        named = (f"{table.features[i]} ({_checks.listed(levels, 4)})" for i, levels in kinds)
+        lines["categories"] = _checks.listed(named, 8).replace("'", "").replace('"', "")
+    for number, told in enumerate(task.transform.told(table.columns)):
+        lines[("columns", "")[number]] = told
     for name, text in lines.items():
         console().print(f"  [dim]{name:<11}[/dim]", end="")
         console().print(text, soft_wrap=True, markup=False)

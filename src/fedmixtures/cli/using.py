@@ -39,13 +39,14 @@ def score(
     import numpy as np
 
     from fedmixtures.cli.fitting import load_run, new_rows
-    from fedmixtures.estimators.scoring import log_densities
+    from fedmixtures.estimators.scoring import user_densities
     from fedmixtures.estimators.solutions import own_level
 
     model, settings, features = load_run(run)
     table, rows = new_rows(model, settings, features, data, nodes, delimiter)
-    density, own = log_densities(model.solution_, rows), own_level(model.solution_)
-    alone = None if own is None else log_densities(own, rows)
+    own, asked = own_level(model.solution_), (model.transform_, rows)
+    density = user_densities(model.solution_, *asked)
+    alone = None if own is None else user_densities(own, *asked)
     for label in rows.labels:
         here = table.nodes == label
         beside = "" if alone is None else f"   own rows alone {alone[here].mean():9.3f}"
@@ -113,14 +114,13 @@ def adapt(
 
     import pyarrow as pa
 
-    from fedmixtures.cli.fitting import load_run
+    from fedmixtures.cli.fitting import load_run, read_known
     from fedmixtures.engine.solution import FitWarning
     from fedmixtures.io.runs import RunFolder
-    from fedmixtures.io.tables import read_table
 
     model, settings, features = load_run(run)
-    table = read_table(data, None, features, delimiter or settings.delimiter, constant_ok=True)
-    rows = pa.table(dict(zip(features, table.rows.T, strict=True)))
+    table = read_known(model, features, data, None, delimiter or settings.delimiter)
+    rows = pa.table(table.as_given())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         new: Any = model.adapt(rows, node)

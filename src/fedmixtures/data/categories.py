@@ -37,6 +37,12 @@ class Categories:
     levels: tuple[tuple[Any, ...], ...]
     """Values of each, sorted."""
 
+    @classmethod
+    def of(cls, n_columns: int, levels: Mapping[int, tuple[Any, ...]]) -> Categories | None:
+        """From the levels of each categorical column, by its position; None if there is none."""
+        places = sorted(levels)
+        return cls(n_columns, tuple(places), tuple(levels[i] for i in places)) if places else None
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """Columns of each one-hot block."""
@@ -134,25 +140,18 @@ def found_in(X: Any, wanted: Any, able: bool) -> Categories | None:
             f"`categorical` names {_checks.listed(unknown)}, but the columns are "
             f"{_checks.listed(columns, 12)}."
         )
-    positions, levels = [], []
+    found = {}
     for i, (name, cells) in enumerate(columns.items()):
-        if name in wanted or (able and _is_categorical(cells)):
-            values = _levels(cells)
-            if len(values) > MOST_LEVELS or not values:
-                raise ValueError(
-                    f"column {name!r} of X is to be categorical and has {len(values)} different "
-                    f"values. Give one of 1 to {MOST_LEVELS}: join rare ones, or leave it out."
-                )
-            positions.append(i)
-            levels.append(values)
-    return Categories(len(columns), tuple(positions), tuple(levels)) if positions else None
+        if name in wanted or (able and is_categorical(cells)):
+            found[i] = levels_of(cells, f"column {name!r} of X")
+    return Categories.of(len(columns), found)
 
 
 def _is_missing(cell: Any) -> bool:
     return cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())
 
 
-def _is_categorical(cells: np.ndarray) -> bool:
+def is_categorical(cells: np.ndarray) -> bool:
     """Whether a column is of booleans or of words, few of them, none of which is a number."""
     if cells.dtype == bool:
         return True
@@ -174,13 +173,27 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _levels(cells: np.ndarray) -> tuple[Any, ...]:
-    """Different values that are there, sorted where they can be."""
+def levels_of(cells: np.ndarray, column: str) -> tuple[Any, ...]:
+    """Different values that are there, sorted where they can be; neither none nor too many."""
     known = {_checks.plain(cell) for cell in cells.tolist() if not _is_missing(cell)}
+    if len(known) > MOST_LEVELS or not known:
+        raise ValueError(
+            f"{column} is to be categorical and has {len(known)} different values. Give one of 1 "
+            f"to {MOST_LEVELS}: join rare ones, or leave it out."
+        )
     try:
         return tuple(sorted(known))
     except TypeError:
         return tuple(sorted(known, key=repr))
+
+
+def codes_of(cells: Sequence[Any], levels: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
+    """The number of every cell among `levels`, NaN where it is missing; and unknown values."""
+    code: Mapping[Any, int] = {level: number for number, level in enumerate(levels)}
+    plain = [None if _is_missing(cell) else _checks.plain(cell) for cell in cells]
+    found = np.array([np.nan if cell is None else code.get(cell, np.nan) for cell in plain])
+    new = {cell for cell in plain if cell is not None and cell not in code}
+    return found, sorted(map(str, new))
 
 
 def with_codes(X: Any, categories: Categories) -> tuple[Any, list[tuple[Any, list[Any]]]]:
@@ -195,14 +208,9 @@ def with_codes(X: Any, categories: Categories) -> tuple[Any, list[tuple[Any, lis
         return X, []  # is refused where numbers are read
     names, unknown = list(columns), []
     for i, levels in zip(categories.positions, categories.levels, strict=True):
-        code: Mapping[Any, int] = {level: number for number, level in enumerate(levels)}
-        cells = columns[names[i]].tolist()
-        new = {c for c in cells if not _is_missing(c) and _checks.plain(c) not in code}
+        columns[names[i]], new = codes_of(columns[names[i]].tolist(), levels)
         if new:
-            unknown.append((names[i], sorted(map(str, new))))
-        columns[names[i]] = np.array(
-            [np.nan if _is_missing(c) else code.get(_checks.plain(c), np.nan) for c in cells]
-        )
+            unknown.append((names[i], new))
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         kind = nw.get_native_namespace(frame)

@@ -83,6 +83,13 @@ class NodeData:
         return self.n_features - sum(self.categories)
 
     @property
+    def continuous(self) -> NodeData:
+        """The same without the one-hot columns."""
+        if not self.categories:
+            return self
+        return replace(self, rows=self.rows[:, : self.n_continuous], categories=())
+
+    @property
     def counts(self) -> np.ndarray:
         """Rows of each node."""
         return np.diff(self.offsets)

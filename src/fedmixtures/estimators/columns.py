@@ -10,8 +10,11 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.solution import FitWarning
+from fedmixtures.methods.base import Method
 from fedmixtures.methods.registry import remedy_for_gaps
 
+COLLINEAR = 1e-7  # share of a column's variance that others leave over where they determine it
+ENOUGH = 30  # rows of a node of which a single value in a column is remarkable
 FEW_VALUES = 10  # a column of at most so many values, each ten times on average, is told of
 
 
@@ -139,14 +142,21 @@ def _is_number(text: str | bytes) -> bool:
     return True
 
 
-def warn_of_columns(data: NodeData, columns: Any) -> None:
+def warn_of_columns(data: NodeData, columns: Any, method: Method) -> None:
     """Warn of columns that are constant, everywhere or at a node, or take few values."""
-    for note in notes_on_columns(data, columns):
+    for note in notes_on_columns(data, columns, method):
         warnings.warn(note, FitWarning, stacklevel=3)
 
 
-def notes_on_columns(data: NodeData, columns: Any) -> list[str]:
-    """What a density in these columns would be misleading about, in words."""
+def notes_on_columns(
+    data: NodeData, columns: Any, method: Method, categorical: str = "`categorical`"
+) -> list[str]:
+    """What a density in these columns would be misleading about, in words.
+
+    A column of one value at a small node is nothing to a method whose nodes weigh what all have
+    found. `categorical` is where categories are named.
+    """
+    data = data.continuous
     names = range(data.n_features) if columns is None else columns
     name = lambda c: repr(_checks.plain(names[c]))
     low = np.fmin.reduceat(data.rows, data.offsets[:-1])
@@ -154,6 +164,8 @@ def notes_on_columns(data: NodeData, columns: Any) -> list[str]:
     least = np.fmin.reduce(low)
     everywhere = least == np.fmax.reduce(high)
     at_node = (low == high) & (data.counts > 1)[:, None] & ~everywhere
+    if method.has_levels:
+        at_node &= (data.counts > ENOUGH)[:, None]
     found = [f"column {name(c)} is {least[c]:g} in every row" for c in np.flatnonzero(everywhere)]
     found += [
         f"column {name(c)} has a single value at node "
@@ -167,15 +179,44 @@ def notes_on_columns(data: NodeData, columns: Any) -> list[str]:
             f"{'; '.join(found[:5])}{more}: it cannot tell rows apart there, and densities are as "
             "high as the smallest variance allows. Leave such columns out, or raise `reg_covar`."
         )
+    for group in collinear(data.rows):
+        named = _checks.listed(_checks.plain(names[c]) for c in group).replace("'", "")
+        notes.append(
+            f"{named} determine each other up to rounding: a density in them is as high as the "
+            "smallest variance allows and tells nothing more. Leave one of them out."
+        )
     few = {c: n for c in np.flatnonzero(~everywhere) if (n := _few_values(data.rows[:, c]))}
     if few:
         listed = _checks.listed((f"{_checks.plain(names[c])} ({n})" for c, n in few.items()), 6)
         notes.append(
             f"few values in {listed.replace(chr(39), '')}: a Gaussian density of such a column "
             "grows as components close in on single values. If these are categories, name them in "
-            "`categorical`; compare fits of the same columns only."
+            f"{categorical}; compare fits of the same columns only."
         )
     return notes
+
+
+def collinear(rows: np.ndarray) -> list[list[int]]:
+    """Groups of columns each of which has one that is a linear function of the others."""
+    whole = rows[~np.isnan(rows).any(1)]
+    varies = np.flatnonzero(np.ptp(whole, axis=0) > 0) if len(whole) else np.zeros(0, int)
+    if len(whole) <= 2 * len(varies) or len(varies) < 2:
+        return []
+    x = whole[:, varies]
+    left = (x - x.mean(0)) / x.std(0)
+    kept: list[int] = []
+    found = []
+    for i in range(len(varies)):
+        if not kept:
+            kept.append(i)
+            continue
+        part = np.linalg.lstsq(left[:, kept], left[:, i], rcond=None)[0]
+        if np.square(left[:, i] - left[:, kept] @ part).mean() > COLLINEAR:
+            kept.append(i)
+        else:
+            these = [kept[j] for j in np.flatnonzero(np.abs(part) > 1e-3)]
+            found.append([int(varies[j]) for j in (*these, i)])
+    return found
 
 
 def _few_values(column: np.ndarray) -> int:

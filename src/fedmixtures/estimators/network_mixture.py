@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -252,9 +251,8 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         X, labels = self._read(X, nodes, reset=True)
         self.node_column_ = nodes if isinstance(nodes, str) else None
         data = self._node_data(X, labels, sample_weight)
-        numbers = dataclasses.replace(data, rows=data.rows[:, : data.n_continuous], categories=())
         known = hasattr(self, "feature_names_in_") or data.categories
-        warn_of_columns(numbers, self._features() if known else None)
+        warn_of_columns(data, self._features() if known else None, self.resolved_method())
         transform = resolve.resolve_transform(
             self.transforms, data, self._features(), self.resolved_method()
         )

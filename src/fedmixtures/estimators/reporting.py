@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8a62a8", "#c79a2e", "#4aa3b5", "#b05a86", "#7a7a7a")
 HOLD_OUT = "Give `held_out=(X_test, nodes_test)`, rows that were not fitted, to find out."
+MOST_TOLD = 25  # neighbours of which it is told what a node would gain
 NAMED = 25  # up to so many nodes have their names in the picture
 
 
@@ -57,7 +57,7 @@ def findings_of(
         solution = solution.changed(lambda theta: theta.continuous)
         if "theta_scaled" in more:
             more["theta_scaled"] = more["theta_scaled"].continuous
-        data = replace(data, rows=data.rows[:, :g], categories=())
+        data = data.continuous
         names = names[:g]
     theta = more.pop("theta", solution.clusters)
     if "theta_scaled" in more:
@@ -203,7 +203,11 @@ def explained(model: FittedNetwork, node: Label) -> str:
         lines.append(f"It trusts {_checks.listed(trusted, 12) or 'no neighbour'}.")
         if refused:
             lines.append(f"It does not trust {_checks.listed(refused, 12)}.")
-        lines += [_evidence(trust, int(e), place, name) for name, e in zip(names, at, strict=True)]
+        told = [_evidence(trust, int(e), place, name) for name, e in zip(names, at, strict=True)]
+        lines += [
+            *told[:MOST_TOLD],
+            *([f"  ... and {len(told) - MOST_TOLD} more"] * (len(told) > MOST_TOLD)),
+        ]
         group = [name for name in trust.groups[trust.group[place]] if name != _checks.plain(node)]
         lines.append(f"Its group: {_checks.listed(group, 12) or 'itself alone'}.")
     if model.levels_ is not None:

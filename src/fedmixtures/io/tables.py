@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedmixtures import _checks
+from fedmixtures.data.categories import Categories
+from fedmixtures.data.node_data import NodeData
 from fedmixtures.io.arrow import KINDS, check_delimiter, numeric_column, read_frame
+from fedmixtures.io.category_columns import (
+    categories_of,
+    cells_of,
+    check_forgotten_nodes,
+    codes,
+    marks,
+    may_be_category,
+)
 from fedmixtures.io.no_features import ColumnKind, features_alone, look_at
 
 
@@ -26,11 +36,34 @@ class Table:
     row_in_file: np.ndarray  # number of each row in its file, counted from 0 without the header
     left_out: tuple[tuple[str, str], ...] = ()  # columns that are no features, and why
     doubtful: tuple[str, ...] = ()  # features that may be identifiers
+    categories: Categories | None = None  # features of which `rows` holds numbers of levels
+    unknown: tuple[tuple[str, list[str]], ...] = ()  # categories, and values they should not have
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
         return len(self.rows)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of `by_node`: categories are one-hot."""
+        return self.features if self.categories is None else self.categories.names(self.features)
+
+    def as_given(self) -> dict[str, Any]:
+        """Its features by name, categories as they were written."""
+        found: dict[str, Any] = dict(zip(self.features, self.rows.T, strict=True))
+        if self.categories is not None:
+            for i, levels in zip(self.categories.positions, self.categories.levels, strict=True):
+                written = [None if c != c else levels[int(c)] for c in self.rows[:, i].tolist()]
+                found[self.features[i]] = written
+        return found
+
+    def by_node(self) -> NodeData:
+        """Rows by node; categories as one-hot columns, which come last."""
+        if self.categories is None:
+            return NodeData.from_rows(self.rows, self.nodes)
+        data = NodeData.from_rows(self.categories.encoded(self.rows), self.nodes)
+        return replace(data, categories=self.categories.sizes)
 
     def where(self, row: int) -> str:
         """Name a row in a message."""
@@ -48,6 +81,8 @@ def read_table(
     drop: Sequence[str] = (),
     label: str | None = None,
     recognise: bool = False,
+    categorical: Sequence[str] | None = None,
+    known: Mapping[str, Sequence[Any]] | None = None,
 ) -> Table:
     """Read all rows.
 
@@ -59,7 +94,7 @@ def read_table(
     nodes
         The column that names the node of each row.
     features
-        Columns to use; by default all but the node column. All must be numeric.
+        Columns to use; by default all but the node column.
     delimiter
         Between the cells of a CSV; a comma, or a tab for ``.tsv``.
     constant_ok
@@ -69,13 +104,19 @@ def read_table(
     recognise
         Whether to leave out what is no feature by its cells (`io/no_features.py`), unless
         `features` are chosen.
+    categorical
+        Columns that are categories; those of words and of booleans are so without being named.
+        None: there are none, all features must be numbers.
+    known
+        The categories, with the values of each, where they are known: others are taken as missing.
     """
     files = find_files(sources)
     unwanted = _unwanted(drop, label, nodes, features)
     recognise = recognise and features is None
-    parts, held, columns, seen = zip(
-        *(_read_file(file, nodes, features, delimiter, unwanted, recognise) for file in files),
-        strict=True,
+    named = set(known) if known is not None else categorical
+    how = nodes, features, delimiter, unwanted, recognise, None if named is None else set(named)
+    parts, held, columns, seen, cells = zip(
+        *(_read_file(file, *how) for file in files), strict=True
     )
     for file, names in zip(files, columns, strict=True):
         if names != columns[0]:
@@ -99,6 +140,15 @@ def read_table(
     if recognise:
         rows, names, found, doubtful = features_alone(rows, names, seen, nodes is None, files[0])
         unwanted |= found
+    categories, unknown = None, []
+    if named is not None:
+        if nodes is None and len(files) == 1 and known is None:
+            check_forgotten_nodes(files[0], names, cells[0], set(named))
+        categories = categories_of(files, names, cells, set(named) - {*unwanted}, known)
+    if categories is not None:
+        numbers, unknown = codes(names, cells, categories)
+        for i, column in numbers.items():
+            rows[:, i] = column
     table = Table(
         rows,
         labels,
@@ -108,6 +158,8 @@ def read_table(
         np.concatenate([np.arange(n) for n in lengths]),
         tuple(unwanted.items()),
         doubtful,
+        categories,
+        tuple(unknown),
     )
     check_table(table, constant_ok)
     return table
@@ -179,9 +231,9 @@ def find_files(sources: Sequence[str]) -> list[Path]:
     return found
 
 
-_Part = tuple[np.ndarray, Any, tuple[str, ...], dict[str, ColumnKind]]
+_Part = tuple[np.ndarray, Any, tuple[str, ...], dict[str, ColumnKind], dict[str, list]]
 """Rows of a file, their nodes (None without a column of them), the names of the columns and, where
-it matters, what each is."""
+it matters, what each is; the cells of columns that may be categories."""
 
 
 def _read_file(
@@ -191,6 +243,7 @@ def _read_file(
     delimiter: str | None,
     unwanted: Mapping[str, str],
     recognise: bool,
+    categorical: set[str] | None,
 ) -> _Part:
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
@@ -198,7 +251,7 @@ def _read_file(
     if path.stat().st_size == 0:
         raise ValueError(f"{path.name} is empty. Give a table with a header line and rows.")
     if kind == "npz":
-        return _read_npz(path, nodes, features, unwanted)
+        return _read_npz(path, nodes, features, unwanted, categorical or set())
     frame = read_frame(path, delimiter)
     check_delimiter(path, frame.column_names, delimiter)
     if nodes is not None and nodes not in frame.column_names:
@@ -209,8 +262,13 @@ def _read_file(
     names = _chosen(path, [c for c in frame.column_names if c != nodes], features, nodes, unwanted)
     rows = np.full((frame.num_rows, len(names)), np.nan)
     seen = {name: look_at(frame.column(name)) for name in names} if recognise else {}
+    cells: dict[str, list] = {}
     for i, name in enumerate(names):
         if recognise and not seen[name].is_number:
+            continue
+        if categorical is not None and may_be_category(frame.column(name), name in categorical):
+            cells[name] = cells_of(frame.column(name))
+            rows[:, i] = marks(cells[name])
             continue
         try:
             rows[:, i] = numeric_column(frame.column(name), name, path.name)
@@ -218,10 +276,12 @@ def _read_file(
             hint = f" If it names the node of each row, say so: --nodes {name}"
             raise ValueError(f"{error}{hint if nodes is None else ''}") from None
     held = None if nodes is None else _node_column(frame.column(nodes), nodes, path)
-    return rows, held, names, seen
+    return rows, held, names, seen, cells
 
 
-def _read_npz(path: Path, nodes: str | None, features: Any, unwanted: Mapping[str, str]) -> _Part:
+def _read_npz(
+    path: Path, nodes: str | None, features: Any, unwanted: Mapping[str, str], categorical: set[str]
+) -> _Part:
     """Arrays ``X`` and, for a table of many nodes, labels under the name of the node column."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -250,7 +310,9 @@ def _read_npz(path: Path, nodes: str | None, features: Any, unwanted: Mapping[st
         labels, place = np.unique(held, return_inverse=True)
         _every_row_has_a_node(labels.tolist(), place.reshape(-1), str(nodes), path)
     seen = dict.fromkeys(names, ColumnKind("number"))
-    return X[:, [all_names.index(n) for n in names]].astype(float), held, names, seen
+    X = X[:, [all_names.index(n) for n in names]].astype(float)
+    cells = {name: X[:, i].tolist() for i, name in enumerate(names) if name in categorical}
+    return X, held, names, seen, cells
 
 
 def _chosen(
