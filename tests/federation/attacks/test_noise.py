@@ -1,7 +1,7 @@
 """Membership in private sums: a member knows every row but one, and asks which of two it is.
 
 What the attack proves is a lower bound of epsilon, from how often the likelihood ratio is right. It
-may not be above what the ledger says; where the noise is half of what it should be, it is.
+may not be above what the ledger says; where the noise is a third of what it should be, it is.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_membership_is_told_no_better_than_the_ledger_says(tmp_path):
     assert 1.0 < proven <= epsilon
 
 
-def test_half_the_noise_is_found_out(tmp_path, monkeypatch):
+def test_a_third_of_the_noise_is_found_out(tmp_path, monkeypatch):
     noise = noise_for(3.0, DELTA, SUMS)
-    monkeypatch.setattr(release, "SENSITIVITY", SENSITIVITY / 2)
+    monkeypatch.setattr(release, "SENSITIVITY", SENSITIVITY / 3)
     assert Games(tmp_path, noise).proven_epsilon() > spent(((noise, SUMS),), DELTA)
