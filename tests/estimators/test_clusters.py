@@ -12,6 +12,7 @@ import fedmixtures as fm
 from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.estimators import search
+from fedmixtures.estimators.agreement import most_agreed
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import check_clusters
 from fedmixtures.graph.network import Network
@@ -134,32 +135,52 @@ def test_a_given_number_of_components_is_one_of_clusters(rows):
 
 @dataclass(frozen=True)
 class _Priced(Problem):
-    """What a fit with k components is worth is known beforehand."""
+    """What a fit with k components is worth, and its clusters, are known beforehand."""
 
     worth: dict = field(default_factory=dict)
 
     def solve(self, init=None, **how):
-        found = self.worth[self.n_components[0]]
-        levels = SimpleNamespace(evidence=np.array([[found]]))
-        return SimpleNamespace(levels=levels, rows=np.array([100.0]))
+        k = self.n_components[0]
+        levels = SimpleNamespace(evidence=np.array([[self.worth[k]]]))
+        return SimpleNamespace(levels=levels, rows=np.array([100.0]), k=k)
 
 
-def _found(worth, at_least=1):
-    """Of 100 rows of one feature."""
-    data = NodeData.from_rows(np.zeros((100, 1)), ["a"] * 100)
-    network = Network.from_edges([], ["a"])
-    priced = _Priced(data, network, TrustThenPool(), [1], worth=worth)
-    return search.search_components(priced, at_least, seed=0)
+@pytest.fixture
+def found(monkeypatch):
+    """Of 100 rows of one feature; `clusters` by number of components, else one cluster alone."""
+
+    def search_among(worth, at_least=1, clusters=None):
+        known = {} if clusters is None else clusters
+        one = np.zeros(100, np.int64)
+        monkeypatch.setattr(search, "clusters_of", lambda fit, _: known.get(fit.k, one))
+        data = NodeData.from_rows(np.zeros((100, 1)), ["a"] * 100)
+        network = Network.from_edges([], ["a"])
+        priced = _Priced(data, network, TrustThenPool(), [1], worth=worth)
+        return search.search_components(priced, at_least, seed=0)
+
+    return search_among
 
 
-def test_components_are_added_until_two_numbers_in_a_row_bring_no_more():
-    worth = {1: -3.0, 2: -2.0, 3: -1.9, 4: -1.9, 6: -1.9, 8: 0.0, 12: 0.0, 16: 0.0}
-    found = _found(worth)
-    assert found.n_components == 3
-    assert list(found.worth) == [1, 2, 3, 4, 6]
-    assert _found(worth, 4).n_components == 8
+def test_components_are_added_until_two_numbers_in_a_row_bring_no_more(found):
+    worth = {1: -3.0, 2: -2.0, 3: -1.9, 4: -1.9, 5: -1.9, 6: -1.9, 8: 0.0, 12: 0.0, 16: 0.0}
+    assert found(worth).n_components == 3
+    assert list(found(worth).worth) == [1, 2, 3, 4, 5]
+    assert found(worth, 5).n_components == 8
     # a component of one feature has three numbers, each worth a quarter of a nat of 100 rows
-    assert _found({1: -3.0, 2: -2.994, 3: -2.99, 4: -2.98}).n_components == 1
+    assert found({1: -3.0, 2: -2.994, 3: -2.99, 4: -2.98}).n_components == 1
+
+
+def test_of_numbers_that_are_worth_as_much_the_most_stable_is_taken(found):
+    line = np.arange(100)
+    clusters = {1: 0 * line, 2: line // 50, 3: (line // 5) % 3, 4: line // 25, 5: line // 20}
+    worth = {1: -3.0, 2: -2.0, 3: -1.98, 4: -1.99, 5: -2.0, 6: -2.0}
+    assert found(worth).n_components == 3  # all are one cluster: the best
+    told = found(worth, clusters=clusters)
+    assert told.n_components == 4
+    assert told.stability[5] > told.stability[4]  # of the last nobody knows how it goes on
+    assert told.stability[4] > told.stability[3] > told.stability[1] == 0
+    far = {**worth, 3: -1.9}
+    assert found(far, clusters=clusters).n_components == 3
 
 
 def test_with_no_number_at_all_both_are_found(rows, monkeypatch):
@@ -182,3 +203,18 @@ def test_numbers_that_cannot_be_are_refused_or_told(rows):
     with pytest.warns(FitWarning, match="Local takes every component for a cluster"):
         own = NetworkGaussianMixture(2, method="local", n_clusters=3).fit(X, nodes=nodes)
     assert own.n_clusters_ == 2
+
+
+def test_of_several_fits_the_one_is_kept_that_agrees_most_with_the_others(rows):
+    X, nodes, _ = rows
+    line = np.arange(60)
+    halves, thirds = line // 30, line // 20
+    assert most_agreed([thirds, halves, line % 7, np.roll(halves, 1)]) == 1
+    how = dict(n_clusters="auto", graph="full", random_state=0)
+    one = NetworkGaussianMixture(3, **how).fit(X, nodes=nodes)
+    several = NetworkGaussianMixture(3, n_init=3, **how).fit(X, nodes=nodes)
+    assert adjusted_rand_score(one.predict(X, nodes), several.predict(X, nodes)) > 0.97
+    with pytest.raises(ValueError, match="`n_init` is 2: a checkpoint is of one fit"):
+        NetworkGaussianMixture(3, n_init=2, checkpoint="a", **how).fit(X, nodes=nodes)
+    with pytest.raises(ValueError, match="`n_init` is 0"):
+        NetworkGaussianMixture(3, n_init=0, **how).fit(X, nodes=nodes)

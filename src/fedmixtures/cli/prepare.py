@@ -219,6 +219,8 @@ def _found(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
         found = search_components(task.problem, at_least, status.update, seed=settings.seed)
     k = found.n_components
     say(f"  components chosen by rows that were not fitted: {k}; clusters are joined of them")
+    if found.stability[k] > 0:
+        say(f"  (they agree by {found.stability[k]:.2f} with those of the numbers beside it)")
     curve = {str(tried): worth for tried, worth in found.worth.items()}
     clusters = "auto" if given is None else given
     chosen = {"k": str(k), "curve": curve, "options": {**settings.options, "n_clusters": clusters}}

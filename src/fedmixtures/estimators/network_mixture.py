@@ -19,6 +19,7 @@ from fedmixtures.data.transform import (
 from fedmixtures.engine.options import ROUNDS, in_rounds, refuse_idle, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.estimators import resolve
+from fedmixtures.estimators.agreement import of_several
 from fedmixtures.estimators.columns import warn_of_columns
 from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.fitted import FittedNetwork
@@ -80,6 +81,8 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
     init : "kmeans", "local", KMeansStart, Local or mapping
         Where nodes start: k-means of own rows, their fits of own rows (by name with a shape prior,
         which couplings need on real tables), or a mapping from node label to `Mixture`.
+    n_init : int
+        Fits from other seeds; kept is the one whose clusters agree most with those of the others.
     random_state : int, RandomState or None
         Seeds everything random; with an int the same numbers come out again.
     dtype : "float64" or "float32"
@@ -177,6 +180,7 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         categorical: Any = None,
         n_rounds: int | None = None,
         init: Any = "kmeans",
+        n_init: int = 1,
         random_state: Any = None,
         dtype: str = "float64",
         on_round: Callable[[dict[str, Any]], Any] | None = None,
@@ -198,6 +202,7 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         self.categorical = categorical
         self.n_rounds = n_rounds
         self.init = init
+        self.n_init = n_init
         self.random_state = random_state
         self.dtype = dtype
         self.on_round = on_round
@@ -274,14 +279,15 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         if isinstance(self.n_components, str):
             problem = with_components(problem, say, seed=settings["seed"], dtype=self.dtype)
             printer.say(f"components: {_checks.listed(sorted(set(problem.n_components)))}")
-        solution = problem.solve(
+        solve = lambda seed: problem.solve(
             init,
             watch=partial(self._watch, printer),
             checkpoint=self.checkpoint,
             resume=resume,
             announce=say,
-            **settings,
+            **{**settings, "seed": seed},
         )
+        solution = of_several(problem, self.n_init, settings["seed"], solve)
         printer.ended(solution)
         solution = solution.changed(lambda theta: theta, volume)
         kept = None if like is None else profiles(like.solution_.clusters, like.solution_.share)
@@ -312,6 +318,12 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         _checks.positive("tol", tol, allow_zero=True)
         if self.report_every is not None:
             _checks.whole("report_every", self.report_every)
+        _checks.whole("n_init", self.n_init)
+        if self.n_init > 1 and not (self.checkpoint is None and resume is None):
+            raise ValueError(
+                f"`n_init` is {self.n_init}: a checkpoint is of one fit. Leave `checkpoint` and "
+                "`resume` out, or set `n_init` to 1."
+            )
         method, devices = self.resolved_method(), resolve.resolve_devices(self.devices)
         names = "n_rounds", "tol", "report_every", "keep_interrupted", "checkpoint", "dtype"
         given = {name: getattr(self, name) for name in names}

@@ -5,6 +5,8 @@ number is judged: $e(k)$ is its mean log-density, over all rows of the network, 
 has not seen. That grows with ever more components where rows are many; a component earns its place
 if $e$ grows by at least `WORTH` for each number that it is made of (means, covariance, weight),
 whatever the number of rows. Components are added until `PATIENCE` numbers in a row bring no more.
+Of the numbers that are worth as much but for `CLOSE`, that one is taken whose clusters are most
+stable: they agree best with those that the next smaller and the next larger number give.
 """
 
 from __future__ import annotations
@@ -12,20 +14,24 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fedmixtures.engine.solution import FitWarning
+from fedmixtures.estimators.agreement import agreement, clusters_of
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.selection import components_for
 from fedmixtures.mixture.covariance_types import n_parameters
 
-NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+NUMBERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 WORTH = 0.002
 """Nats per row for each parameter."""
 LEAST_WORTH = 0.25
 """Nats of all rows together for each parameter: what chance brings where rows are few."""
+CLOSE = 0.05
+"""Nats per row between numbers of components of which stability decides."""
 PATIENCE = 2
 LEVEL = "personal"
 
@@ -37,6 +43,8 @@ class Search:
     n_components: int
     worth: dict[int, float]
     """Mean log-density of unseen rows under the shared level, by number of components."""
+    stability: dict[int, float]
+    """Adjusted Rand index of the clusters with those of the numbers beside it, in the mean."""
 
 
 def search_components(
@@ -59,11 +67,13 @@ def search_components(
     how
         Seed and the like, as for `Problem.solve`.
     """
-    method = dataclasses.replace(problem.method, levels=(LEVEL,), n_clusters=None)
+    wanted = getattr(problem.method, "n_clusters", None) or "auto"
+    method = dataclasses.replace(problem.method, levels=(LEVEL,), n_clusters=wanted)
     data = problem.data
     most, free = int(data.counts.sum()), sum(size - 1 for size in data.categories)
     worth: dict[int, float] = {}
     scores: dict[int, float] = {}
+    clusters: list[np.ndarray] = []
     for k in (at_least, *(n for n in NUMBERS if n > at_least)):
         if k > max(most, at_least) or _fallen(scores):
             break
@@ -80,7 +90,9 @@ def search_components(
         price = max(WORTH, LEAST_WORTH / rows.sum())
         numbers = n_parameters(method.covariance_type, k, data.n_continuous) + k * free
         scores[k] = worth[k] - price * float(numbers)
-    return Search(_best(scores), worth)
+        clusters.append(clusters_of(solution, own))
+    stability = dict(zip(scores, _beside(clusters), strict=True))
+    return Search(_stable(scores, stability), worth, stability)
 
 
 def with_components(
@@ -98,6 +110,27 @@ def with_components(
         return problem.where(n_components=found.n_components)
     found = components_for(problem, random_state=seed)
     return problem.where(n_components=found.n_components)
+
+
+def _beside(clusters: list[np.ndarray]) -> list[float]:
+    """Of each number the mean agreement with the next smaller and the next larger one."""
+    pairs = [agreement(one, other) for one, other in pairwise(clusters)]
+    each = [pairs[max(i - 1, 0) : i + 1] for i in range(len(clusters))]
+    return [float(np.mean(known)) if known else 0.0 for known in each]
+
+
+def _stable(scores: dict[int, float], stability: dict[int, float]) -> int:
+    """The most stable of the numbers that are close to the best; of equals the best.
+
+    The best where its clusters agree with none, say because it has but one. Of the last number
+    that was tried nobody knows whether the next would agree with it.
+    """
+    best = _best(scores)
+    if stability[best] <= 0:
+        return best
+    near = [k for k in list(scores)[:-1] if scores[k] >= scores[best] - CLOSE] or [best]
+    most = max(round(stability[k], 6) for k in near)
+    return _best({k: scores[k] for k in near if round(stability[k], 6) == most})
 
 
 def _best(scores: dict[int, float]) -> int:
