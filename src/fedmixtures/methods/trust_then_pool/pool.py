@@ -109,7 +109,7 @@ def pooled_level(
             nu=repeated(held.nu[:, 0], len(how.ridges))
         )
         likely, spread = nodes.in_parts(judged, *several, each_ridge, alone)
-        likely = replaced(likely.T, [0], likely.T[:1] + C.for_a_ridge * nodes.rows_of).T
+        likely = replaced(likely.T, np.zeros(1, int), likely.T[:1] + C.for_a_ridge * nodes.rows_of).T
         mine = to_add((likely, spread), group)
         ridge = best_by((yield mine), mine.share)
         held = held._replace(reg_covar=_of_choice(ridge, each_ridge.reg_covar))
