@@ -17,7 +17,8 @@ import numpy as np
 from federated import Sites
 from fedmixtures.federation.in_process import InProcessRounds, ask
 from fedmixtures.federation.masked_sums import total
-from fedmixtures.federation.node import protocol_session
+from fedmixtures.federation.node import node as node_module
+from fedmixtures.federation.node import protocol_session, release, summing
 from fedmixtures.federation.node.budgets import ReleaseBudget
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.node.release import _masked
@@ -29,8 +30,10 @@ from fedmixtures.methods.trust_then_pool import pool, program
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics, project_psd
 
-FAR = 12.0
-"""Where the two cells have their centres, on both sides of a plane."""
+FAR, SHARP = 12.0, 1e-4
+"""Where the two cells have their centres, on both sides of a plane, and their variances."""
+BLUNT = 1.5, 0.25
+"""The same, so wide that no site takes the cells for narrower than its rows made them."""
 RANGE = 4.5
 """Standard deviations within which rows are looked for."""
 
@@ -62,8 +65,11 @@ class Plane:
 class Member:
     """What the attacker knows, and what it adds to sums."""
 
-    def __init__(self, planes: list[Plane], d: int, rows: float = 150.0):
-        self.planes, self.d, self.rows = planes, d, rows
+    def __init__(
+        self, planes: list[Plane], d: int, rows: float = 150.0,
+        cells: tuple[float, float] = (FAR, SHARP), by: str = "mass",
+    ):  # fmt: skip
+        self.planes, self.d, self.rows, self.cells, self.by = planes, d, rows, cells, by
         self.theta: Any = None
         self.expected: dict[str, np.ndarray] = {}
 
@@ -77,14 +83,12 @@ class Member:
         last = self.expected.get(kind, np.zeros(n))
         return last if len(last) == n else np.zeros(n)
 
-    def learn(self, masses: np.ndarray) -> None:
-        """Masses (mixtures, components) of the others under the present mixtures."""
-        for weights, means, found in zip(self.theta.weights[0], self.theta.means[0], masses,
-                                         strict=True):  # fmt: skip
-            del weights
+    def learn(self, found_beyond: np.ndarray) -> None:
+        """By what (mixtures, components) the others have added under the present mixtures."""
+        for means, found in zip(self.theta.means[0], found_beyond, strict=True):
             apart = means[-1] - means[0]
             length = np.linalg.norm(apart)
-            if length < FAR:
+            if length < self.cells[0]:
                 continue  # not of our making
             normal, middle = apart / length, (means[-1] + means[0]) / 2
             for plane in self.planes:
@@ -102,11 +106,11 @@ class Member:
             normal, offset = self.plan(number)
             sides = np.where(np.arange(k) < k // 2, -1.0, 1.0)
             sides[-1] = 1.0
-            means = normal * offset + np.outer(sides, normal) * FAR
+            means = normal * offset + np.outer(sides, normal) * self.cells[0]
             shift = means - self.theta.means[0, number]
             first[number] = mass[number][:, None] * shift
             second[number] = mass[number][:, None, None] * (
-                1e-4 * np.eye(d) + shift[:, :, None] * shift[:, None]
+                self.cells[1] * np.eye(d) + shift[:, :, None] * shift[:, None]
             )
         return mass, first, second
 
@@ -131,10 +135,13 @@ class Late(SumShare):
 class Attack:
     """A default job in which one site is `member`, and the others are as they should be."""
 
-    def __init__(self, folder: Any, monkeypatch: Any, job: Any, rows: dict, name: str,
-                 member: Member, gate: Gate | None = None):  # fmt: skip
-        self.sites = Sites(folder, rows, gate=gate or Gate(), releases=ReleaseBudget())
-        self.job, self.name, self.member = job, name, member
+    def __init__(self, folder: Any, monkeypatch: Any, rows: dict, name: str, member: Member,
+                 silent: tuple[str, ...] = (), unprotected: bool = False):  # fmt: skip
+        """`silent`: in league, they add nothing. `unprotected`: as before there were commitments,
+        own rows counted, and noise."""
+        gate = Gate(min_own=0) if unprotected else Gate()
+        self.sites = Sites(folder, rows, gate=gate, releases=ReleaseBudget())
+        self.name, self.member = name, member
         self.inbox: list[Any] = []
         node = self.sites.nodes[name]
         node.point.gate = replace(node.point.gate, rounding=0.0)
@@ -143,7 +150,11 @@ class Attack:
         def late(message, session):
             for holder in (message, getattr(message, "share", None)):
                 if isinstance(holder, Late):
-                    share = holder.resolved(session)
+                    if unprotected and holder is not message:  # it promises anything
+                        share = SumShare(holder.values, holder.values, members=holder.members,
+                                         cost=holder.cost, seen=holder.seen)  # fmt: skip
+                    else:
+                        share = holder.resolved(session)
                     message = share if holder is message else replace(message, share=share)
             return passed(message, session)
 
@@ -156,8 +167,21 @@ class Attack:
             def _statistics(self, own, theta, members):
                 return (yield from attack.summed(self, own, theta, members))
 
-        make = lambda site, *more: (Steered if site == name else Summing)(site, *more)
+        class Nothing(Summing):
+            """The sums of those in league."""
+
+            def _statistics(self, own, theta, members):
+                return (
+                    yield from super()._statistics(jax.tree.map(np.zeros_like, own), theta, members)
+                )
+
+        kinds = {name: Steered, **dict.fromkeys(silent, Nothing)}
+        make = lambda site, *more: kinds.get(site, Summing)(site, *more)
         monkeypatch.setattr(protocol_session, "Summing", make)
+        if unprotected:
+            for module in (summing, release):
+                monkeypatch.setattr(module, "commitment", lambda *of: bytes(32))
+            monkeypatch.setattr(node_module, "blurred", lambda rows, *of: rows)
         total = pool._total
 
         def watched(nodes, fit, group):
@@ -174,9 +198,10 @@ class Attack:
 
         monkeypatch.setattr(program, "common_units", watched_units)
 
-    def run(self) -> None:
-        """The job, in which the attacker is always the last to send."""
-        rounds = InProcessRounds(self.sites.nodes, self.sites.signed(self.job))
+    def run(self, job: Any) -> None:
+        """A job in which the attacker is always the last to send."""
+        self.member.expected.clear()
+        rounds = InProcessRounds(self.sites.nodes, self.sites.signed(job))
         names = [n for n in rounds.nodes if n != self.name] + [self.name]
         replies = {n: ask(rounds.nodes[n], hello(rounds.signed)) for n in names}
         t = common_round(replies)
@@ -237,7 +262,8 @@ class Attack:
         if learned["mass"] is None:
             sent = mass.ravel() - member.guess("mass", mass.size)
         others = added - sent
-        member.learn(others.reshape(mass.shape))
+        if member.by == "mass":
+            member.learn(others.reshape(mass.shape))
         member.expected["mass"] = others
         _, first, second = member.wanted(own)  # by what the masses have told
         round_first = (units @ first[..., None])[..., 0]
@@ -248,6 +274,9 @@ class Attack:
         if expected is None:
             expected = member.guess("heavy", heavy.size)
         member.expected["heavy"] = found - (heavy.ravel() - expected)
+        if member.by == "moments":  # squared deviations of one row or more, in the cell's own units
+            squares = member.expected["heavy"].reshape(heavy.shape)[0, ..., d:]
+            member.learn(np.abs(squares).sum(-1))
         found = found.reshape(heavy.shape)
         whole = np.zeros((*heavy.shape[:-1], d, d))
         whole[..., upper[0], upper[1]] = found[..., d:]

@@ -36,14 +36,24 @@ def registered(monkeypatch):
     monkeypatch.setitem(registry._methods, "only-sums", OnlySums)
 
 
-def cost(folder, n_sites: int) -> dict[str, float]:
+class Forgetful(dict):
+    """Keys that are agreed upon anew for every box, as they once were."""
+
+    def __contains__(self, key) -> bool:
+        return False
+
+
+def cost(folder, n_sites: int, forgetful: bool = False) -> dict[str, float]:
     """Seconds of all sites together for an exchange, and bytes that leave one in it."""
     rng = np.random.default_rng(0)
     rows = {f"site-{i:03d}": rng.standard_normal((20, 2)) for i in range(n_sites)}
     names = list(rows)
     edges = tuple((a, b, 1.0) for a, b in zip(names, names[1:], strict=False))
     job = a_job(OnlySums(), n_components=dict.fromkeys(rows, 1), edges=edges)
-    exchange = Sites(folder, rows, gate=Gate()).rounds(job)
+    sites = Sites(folder, rows, gate=Gate())
+    for key in sites.keys.values():
+        key._agreed = Forgetful() if forgetful else key._agreed
+    exchange = sites.rounds(job)
     exchange.begin()
     began, t = time.process_time(), 0
     while not all(site.is_over for site in exchange.sites.values()):
@@ -64,9 +74,9 @@ def cost(folder, n_sites: int) -> dict[str, float]:
 
 @pytest.mark.silos
 def test_what_a_sum_costs(tmp_path, registered):
-    found = {}
+    found, before = {}, {}
     for n_sites in (4, 10, 50, 100):
         found[n_sites] = cost(tmp_path / str(n_sites), n_sites)
-    record("cost-of-sums", seed=0, numbers=NUMBERS, by_sites=found)
-    print(found)
+        before[n_sites] = cost(tmp_path / f"{n_sites}-before", n_sites, forgetful=True)
+    record("cost-of-sums", seed=0, numbers=NUMBERS, by_sites=found, keys_agreed_anew=before)
     assert found[100]["exchanges"] == 1 + 2 * SUMS

@@ -104,7 +104,7 @@ def test_a_component_with_few_rows_of_two_columns_adds_nothing_of_its_own():
     together = np.array([[[40.0, 20.0, 30.0], [30.0, 3.0, 12.0]]])
     found = protected(own, theta, 5, together)
     np.testing.assert_array_equal(found.mass[0, 0], [70.0, 0.0])
-    np.testing.assert_array_equal(together[0], [[70.0, 23.0, 42.0], [0.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(together[0], [[70.0, 35.0, 52.5], [0.0, 0.0, 0.0]])
     assert not found.second[0, 0, 1].any()
 
 

@@ -21,6 +21,8 @@ from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.sealing import Address
 
 ROWS = site_rows((60, 60, 60, 60))
+NEW = np.random.default_rng(5).standard_normal((11, 2))
+"""Of as many more patients as the gate asks for."""
 QUICK = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 1, 1))
 
 
@@ -83,6 +85,10 @@ def test_a_job_is_not_run_again_on_other_rows(tmp_path):
         # What it would give: one row more, and where it lies.
         pytest.fail(f"the patient is {apart(first_share(sites, job), before)}")
     for other in (trust_job(seed=4), trust_job(name="again")):
+        with pytest.raises(NodeRefused, match="nearly those that an earlier job"):
+            first_share(sites, other)
+    sites.rows = ROWS | {"aachen": np.concatenate([ROWS["aachen"], patient + NEW])}
+    for other in (trust_job(seed=4), trust_job(name="again")):
         assert np.abs(apart(first_share(sites, other), before)).min() > 2.0**20
     sites.rows = ROWS
     np.testing.assert_array_equal(first_share(sites, job), before)
@@ -91,7 +97,7 @@ def test_a_job_is_not_run_again_on_other_rows(tmp_path):
 def test_rows_may_change_until_something_has_left(tmp_path):
     sites, job = Sites(tmp_path, ROWS, gate=Gate()), trust_job()
     ask(sites.nodes["aachen"], sites.hello(job))
-    sites.rows = ROWS | {"aachen": ROWS["aachen"][1:]}
+    sites.rows = ROWS | {"aachen": ROWS["aachen"][11:]}
     first_share(sites, job)
     gtv = a_job(GTVMin(feasible=FeasibleSet()))  # no masks: a model of other rows is another model
     for rows in (ROWS, sites.rows):
@@ -111,6 +117,25 @@ def test_rows_that_change_between_hello_and_the_first_share_are_noticed(tmp_path
     first_share(sites, job)
     with pytest.raises(SumRefused, match="on other rows"):
         second.runs.enter(job.key, second.sessions[job.key].fingerprint)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_who_vanishes_before_a_total_is_known_locks_nobody_out(tmp_path, shown):
+    """N6: the three others run a job without it, unless a sum over all four has been opened."""
+    sites, three = Sites(tmp_path, ROWS, gate=Gate()), SITES[:3]
+    rounds = sites.rounds(trust_job())
+    rounds.begin()
+    for t in range(4 if shown else 3):  # after the third all shares are on their way
+        rounds.round(t)
+    sites.nodes = {name: sites.started(name) for name in three}
+    edges = tuple((a, b, 1.0) for a in three for b in three if a < b)
+    job = trust_job(name="three", n_components=dict.fromkeys(three, 2), edges=edges)
+    if shown:
+        with pytest.raises(NodeRefused, match="would tell"):
+            sites.run(job)
+    else:
+        sites.run(job)
+        assert all(node.sessions[job.key].is_over for node in sites.nodes.values())
 
 
 def test_a_job_whose_record_is_gone_is_not_begun_again(tmp_path):
@@ -139,13 +164,13 @@ def test_an_expired_job_is_refused_and_a_serial_number_makes_another(tmp_path):
 
 
 def test_masks_are_never_the_same_again(tmp_path):
-    """N2: all sites are put back from a backup of before the job, and one has a patient more."""
+    """N2: all sites are put back from a backup of before the job, and one has more patients."""
     sites, job = Sites(tmp_path, ROWS, gate=Gate(rounding=0.0)), trust_job()
     first_share(sites, trust_job(seed=9))
     for name in SITES:
         shutil.copytree(tmp_path / name, tmp_path / "backup" / name)
     before = first_share(sites, job)
-    for rows in (ROWS, ROWS | {"aachen": np.concatenate([ROWS["aachen"], [[3.0, -2.0]]])}):
+    for rows in (ROWS, ROWS | {"aachen": np.concatenate([ROWS["aachen"], NEW])}):
         for name in SITES:
             shutil.rmtree(tmp_path / name)
             shutil.copytree(tmp_path / "backup" / name, tmp_path / name)

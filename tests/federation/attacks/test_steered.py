@@ -6,66 +6,131 @@ it may wait for the others' parts and these add all that is asked for.
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from attackers import hits
-from dishonest import Attack, Member, Plane
-from federated import a_job
+from dishonest import BLUNT, FAR, RANGE, SHARP, Attack, Member, Plane
+from federated import a_job, record
 from fedmixtures import TrustThenPool
 from fedmixtures.federation.node.own_rows import blurred
 
+WITHIN = 0.01
+"""Pooled standard deviations, in every feature, that a row is found to."""
 APART = 0.04
 """Angle between the directions that a row is the outermost in."""
 
 
-def found_by_steering(folder, monkeypatch, n: int, m: int, d: int, seed: int, targets: int = 2):
-    """What a member makes of one default job, and the rows of the others, in common units."""
-    rng = np.random.default_rng([7, seed])
-    centres = np.zeros((3, d))
-    centres[1, 0] = centres[2, -1] = 4.0
-    names = [f"site-{i:02d}" for i in range(n)]
-    rows = {name: centres[np.arange(m) % 3] + rng.standard_normal((m, d)) for name in names}
-    groups = []
-    for _ in range(targets):
-        first, *others = np.linalg.qr(rng.standard_normal((d, d)))[0].T
-        near = [first, *(first + APART * other for other in others)]
-        groups.append([Plane(one / np.linalg.norm(one)) for one in near])
-    member = Member([plane for group in groups for plane in group], d)
-    job = a_job(
-        TrustThenPool(),
-        edges=tuple((a, b, 1.0) for a in names for b in names if a < b),
-        n_components=dict.fromkeys(names, 3),
-        seed=seed,
-        features=tuple(f"x{i}" for i in range(d)),
-    )
-    attack = Attack(folder, monkeypatch, job, rows, names[-1], member)
-    attack.run()
-    others = np.concatenate([rows[name] for name in names[:-1]])
-    solved = [
-        np.linalg.solve([plane.direction for plane in group], [plane.next for plane in group])
-        for group in groups
-    ]
-    assert sum(plane.asked for group in groups for plane in group) > 20
-    return np.array(solved), (others - attack.units.centre) / attack.units.scale
+@dataclass(frozen=True)
+class Play:
+    """A federation, what its attacker does, and how often: `targets` rows are looked for."""
+
+    sites: int = 3
+    rows: int = 60
+    features: int = 2
+    targets: int = 2
+    silent: int = 0
+    """Members in league with the attacker, who add nothing."""
+    jobs: int = 1
+    """One after the other; what one has told is where the next begins."""
+    claimed: float = 150.0
+    """Rows that the attacker says it has."""
+    cells: tuple[float, float] = (FAR, SHARP)
+    by: str = "mass"
+    inside: bool = False
+    """Not the outermost rows are looked for, but those in the middle."""
+    unprotected: bool = False
+
+    def found(self, folder, monkeypatch, seed: int) -> tuple[int, float, int]:
+        """Rows of the others that were found, by chance as many, and how often it was tried."""
+        rng, d = np.random.default_rng([7, seed]), self.features
+        centres = np.zeros((3, d))
+        centres[1, 0] = centres[2, -1] = 4.0
+        names = [f"site-{i:02d}" for i in range(self.sites)]
+        draw = lambda: centres[np.arange(self.rows) % 3] + rng.standard_normal((self.rows, d))
+        rows = {name: draw() for name in names}
+        silent = tuple(names[1 : 1 + self.silent])
+        honest = [name for name in names[:-1] if name not in silent]
+        apart = 0.002 if self.inside else APART
+        beyond = len(honest) * self.rows // 2 if self.inside else 0
+        groups = []
+        for _ in range(self.targets):
+            first, *others = np.linalg.qr(rng.standard_normal((d, d)))[0].T
+            near = [first, *(first + apart * other for other in others)]
+            low = -RANGE if self.inside else 0.0
+            groups.append([Plane(one / np.linalg.norm(one), low, beyond=beyond) for one in near])
+        planes = [plane for group in groups for plane in group]
+        member = Member(planes, d, self.claimed, self.cells, self.by)
+        attack = Attack(folder, monkeypatch, rows, names[-1], member, silent, self.unprotected)
+        for job in range(self.jobs):
+            attack.run(self.job(names, seed + 100 * job))
+        assert sum(plane.asked for plane in planes) > 20
+        units = attack.units
+        others = (np.concatenate([rows[name] for name in honest]) - units.centre) / units.scale
+        solved = np.array([np.linalg.solve([p.direction for p in g], [p.next for p in g])
+                           for g in groups])  # fmt: skip
+        # What a guess finds: rows like these, as often as there are guesses.
+        drawn = centres[rng.integers(3, size=4000)] + rng.standard_normal((4000, d))
+        guesses = (drawn - units.centre) / units.scale
+        near = sum(hits(others, one[None], WITHIN) > 0 for one in guesses) / len(guesses)
+        found = sum(hits(others, one[None], WITHIN) > 0 for one in solved)
+        return int(found), near * len(solved), len(solved)
+
+    def job(self, names: list[str], seed: int):
+        """The default job of all."""
+        return a_job(
+            TrustThenPool(),
+            name=f"job-{seed}",
+            edges=tuple((a, b, 1.0) for a in names for b in names if a < b),
+            n_components=dict.fromkeys(names, 3),
+            seed=seed,
+            features=tuple(f"x{i}" for i in range(self.features)),
+        )
 
 
 def test_n1_a_member_that_sends_last_finds_no_row(tmp_path, monkeypatch):
-    found, others = found_by_steering(tmp_path, monkeypatch, 3, 60, 2, 3)
-    assert len(found) == 2
-    assert hits(others, found, 0.01) < 2  # one of them may be so near by chance
+    found, _, tried = Play().found(tmp_path, monkeypatch, 3)
+    assert tried == 2
+    assert found < 2  # one of them may be so near by chance
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("n", "m", "d"), [(3, 60, 2), (6, 60, 2), (10, 60, 2), (3, 300, 2),
-                                           (3, 60, 5)])  # fmt: skip
-def test_n1_by_sites_rows_and_features(tmp_path, monkeypatch, n, m, d):
-    caught = 0
-    for seed in range(4):
-        with monkeypatch.context() as patch:
-            found, others = found_by_steering(tmp_path / f"{seed}", patch, n, m, d, seed)
-            caught += hits(others, found, 0.01)
-    assert caught <= 1
+PLAYS = {
+    f"{n} sites, {m} rows, {d} features": Play(n, m, d)
+    for n in (3, 6, 10)
+    for m in (60, 300)
+    for d in (2, 5)
+} | {
+    "not rushing, five times the rows of all": Play(claimed=1e3),
+    "two in league, of six": Play(sites=6, silent=1),
+    "five jobs, one after the other": Play(jobs=5, targets=4),
+    "by moments instead of masses": Play(by="moments"),
+    "cells as wide as is let through": Play(cells=BLUNT),
+    "rows in the middle": Play(inside=True),
+    "rows in the middle, wide cells": Play(inside=True, cells=BLUNT),
+}
+SEEDS = int(os.environ.get("FEDERATION_SEEDS", "4"))
+
+
+@pytest.mark.silos
+def test_n1_at_length(tmp_path, monkeypatch):
+    """Every form with the protection, and the plain one without: what the attacker is worth."""
+    plays = PLAYS | {"3 sites, 60 rows, 2 features, unprotected": Play(unprotected=True, targets=4)}
+    figures = {}
+    for name, play in plays.items():
+        runs = []
+        for seed in range(SEEDS):
+            with monkeypatch.context() as patch:
+                runs.append(play.found(tmp_path / f"{name}-{seed}", patch, seed))
+        found, chance, tried = np.sum(runs, axis=0)
+        figures[name] = {"found": int(found), "by_chance": round(chance, 3), "tried": int(tried)}
+        record("attack-n1", seed=0, seeds=SEEDS, within=WITHIN, by_form=figures)
+    bare = figures.pop("3 sites, 60 rows, 2 features, unprotected")
+    total = {key: sum(one[key] for one in figures.values()) for key in bare}
+    assert bare["found"] > 0.25 * bare["tried"], figures
+    assert total["found"] <= total["by_chance"] + 0.02 * total["tried"], figures
 
 
 def test_rows_in_sums_are_no_finer_than_a_part_of_their_spread():

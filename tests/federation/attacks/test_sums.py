@@ -430,14 +430,15 @@ def test_nothing_is_added_to_cells_much_narrower_than_own_rows():
     np.testing.assert_allclose(added, [0, 0, 60])
 
 
-def test_a_component_of_few_own_rows_is_added_to_the_nearest():
+def test_the_nearest_rows_count_for_those_of_a_component_with_few():
+    """The row far out is in no sum; the others' mean and covariance are as they are without it."""
     x = np.concatenate([np.random.default_rng(0).standard_normal((40, 2)), [[6.0, 6.0]]])
     means = np.array([[0.0, 0], [6.0, 6.0]])
     theta = Mixture([0.9, 0.1], means, np.stack([np.eye(2)] * 2))
     made = protected(statistics(theta, x), one(theta), 5)
     np.testing.assert_allclose(made.mass[0, 0], [41, 0], atol=1e-9)
-    np.testing.assert_allclose(made.first[0, 0, 0], x.sum(0), atol=1e-6)
-    np.testing.assert_allclose(made.second[0, 0, 0], x.T @ x, atol=1e-6)
+    np.testing.assert_allclose(made.first[0, 0, 0] / 41, x[:40].mean(0), atol=1e-6)
+    np.testing.assert_allclose(made.second[0, 0, 0] / 41, x[:40].T @ x[:40] / 40, atol=1e-6)
 
 
 def one(theta: Mixture) -> Mixture:

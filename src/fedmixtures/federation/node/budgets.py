@@ -7,13 +7,17 @@ noticed instead of being full again.
 
 from __future__ import annotations
 
+import base64
 import fcntl
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedmixtures.federation.masked_sums import OpenedSets, SumRefused
 from fedmixtures.io.storage import write_durably
@@ -118,6 +122,73 @@ class Releases:
                 f"the job would bring the models of this data set that left the site to {total}, "
                 f"above the {self.budget.max_models} it allows (max_models)"
             )
+
+
+class Versions:
+    """Rows that something has left of, by version: no two of them differ by a few rows (or people).
+
+    What has left of one, less what has left of the other, would be of those that one alone has,
+    whatever sums and gates count in each.
+    """
+
+    def __init__(self, account: LockedRecord, data_set: str, least: int, marks: np.ndarray):
+        self.account, self.data_set, self.least, self.marks = account, data_set, least, marks
+        self.is_entered = False
+
+    def expect(self) -> None:
+        """Refuse rows that are neither those of an earlier version nor others by enough."""
+        self._admit(self.account.read())
+
+    def enter(self) -> None:
+        """Something of these rows is about to leave."""
+        if self.is_entered:
+            return
+        with self.account.locked() as content:
+            self._admit(content)
+            known = content.setdefault(self.data_set, [])
+            text = base64.b64encode(self.marks.tobytes()).decode()
+            known += [] if text in known else [text]
+        self.is_entered = True
+
+    def _admit(self, content: dict[str, Any]) -> None:
+        for name, versions in content.items():
+            for version in versions:
+                n = n_others(np.frombuffer(base64.b64decode(version), np.uint64), self.marks)
+                if n < self.least and (n > 0 or name != self.data_set):
+                    raise VersionRefused(n, self.least)
+
+
+class VersionRefused(BudgetSpent):
+    """The rows are those of an earlier version but for a few."""
+
+    def __init__(self, n: int, least: int):
+        self.at_home = {"rows": n, "fewer_than": least}
+        """What the site's own log says, and nobody else."""
+        super().__init__(
+            "its rows are nearly those that an earlier job has had something of: two jobs would "
+            "tell of the few that are other. Its own log says how many there are; it can run jobs "
+            "on the rows of then, or once as many are other as its gate asks for"
+        )
+
+
+def marks_of(rows: np.ndarray, people: np.ndarray | None, secret: bytes) -> np.ndarray:
+    """Sorted, a number for each row (or for all rows of a person), which tells it from others."""
+    mark = lambda content: hashlib.blake2b(content, digest_size=8, key=secret).digest()
+    found = [mark(row.tobytes()) for row in np.ascontiguousarray(rows, np.float64)]
+    if people is not None:
+        mine: dict[int, list[bytes]] = {}
+        for person, one in zip(people.tolist(), found, strict=True):
+            mine.setdefault(person, []).append(one)
+        found = [mark(b"".join(sorted(of))) for of in mine.values()]
+    return np.sort(np.frombuffer(b"".join(found), np.uint64))
+
+
+def n_others(a: np.ndarray, b: np.ndarray) -> int:
+    """How many of one version the other has not; the larger of both numbers."""
+    both, place = np.unique(np.concatenate([a, b]), return_inverse=True)
+    more = np.bincount(place[: len(a)], minlength=len(both))
+    more = more - np.bincount(place[len(a) :], minlength=len(both))
+    return int(max(more[more > 0].sum(), -more[more < 0].sum()))
 
 
 class Sums:

@@ -77,10 +77,12 @@ class Node:
         secret = key.secret(f"rounding {config.data_set}")
         sums = Sums(config.account("sums"), config.releases.max_sums, config.data_set)
         self.runs = Runs(config.account("runs"))
+        self.versions = config.versions(support, key.secret("versions of rows"))
         self.point = ReleasePoint(
             config.name, key, roster, config.gate, self.releases, sums, self.runs, self.ledger,
             secret,
         )  # fmt: skip
+        self.point.used = self.versions.enter
         self.sessions: OrderedDict[str, AnySession] = OrderedDict()
 
     @classmethod
@@ -131,7 +133,8 @@ class Node:
         reason = str(error)
         if isinstance(error, NotOnRoster):
             reason = f"site {self.name!r} refuses the job: {reason}"
-        self.log.write("refused", request=str(kind)[:20], reason=reason)
+        at_home = getattr(error, "at_home", {})
+        self.log.write("refused", request=str(kind)[:20], reason=reason, **at_home)
         return Frame(
             {"schema": NODE_SCHEMA, "kind": "refused", "site": self.name, "reason": reason}
         )
@@ -183,6 +186,8 @@ class Node:
                 if job.needs_all:
                     self.runs.expect(job.key, session.fingerprint, bool(session.released))
                 self.releases.expect(session.fingerprint, job.releases)
+                if ledger is None:
+                    self.versions.expect()
                 session.warm_up()
         except EXPECTED:
             raise
@@ -201,8 +206,9 @@ class Node:
             self._check_columns(job, gate.own_count(len(job.features)))
             session = ProtocolSession(job, self.name, self.support, folder, program, gate)
             session.passed, session.opened = self.point.let_through, self.point.opened
-            if job.privacy is None:  # noise has its own rule
-                session.blurred = self._blurred()
+            if job.privacy is None and gate.rounding > 0:  # noise has its own rule
+                secret = self.key.secret(f"blur {self.config.data_set}")
+                session.shows(blurred(self.support.rows, gate.rounding, secret))
             return session
         return Session(job, self.name, self.support, folder, ledger)
 
@@ -220,11 +226,6 @@ class Node:
             f"site {self.name!r} has columns of which too few rows have values: its own log says "
             "which. Leave them empty there (they are borrowed from the others), or fill them"
         )
-
-    def _blurred(self) -> np.ndarray:
-        """Rows as sums may see them: always the same, in whatever job."""
-        secret = self.key.secret(f"blur {self.config.data_set}")
-        return blurred(self.support.rows, self.config.gate.rounding, secret)
 
     def _share(self, request: Frame) -> Frame:
         """Stand after the round asked for and seal the model for every neighbour."""

@@ -25,7 +25,7 @@ NARROW = 10.0
 it may be the component of some rows like these; one is the component of these rows themselves."""
 FEW = 8.0
 """Rows' worth by which the spread about a row is that of all."""
-ROWS_ALIKE, MOST_CLUSTERS = 20, 8
+ROWS_ALIKE, MOST_CLUSTERS = 10, 8
 """Rows to a cluster by which rows are said to be alike."""
 
 
@@ -34,9 +34,10 @@ def protected(
 ) -> Statistics:
     """Own statistics (1, mixtures, ...) without those of fewer than `count` rows.
 
-    Rows of a component that has fewer go to the nearest that has enough. Where none has, and in a
-    mixture that is too narrow for own rows, nothing is added. Where cells are missing, `together`
-    (mixtures, components, pairs) are the rows that have both of two columns; it is changed alike.
+    Rows of a component that has fewer are left out, and those of the nearest that has enough count
+    for them. Where none has, and in a mixture that is too narrow for own rows, nothing is added.
+    Where cells are missing, `together` (mixtures, components, pairs) are the rows that have both of
+    two columns; it is changed alike.
     """
     if count == 0:
         return own
@@ -51,7 +52,7 @@ def protected(
             for part in (*sums, behind):
                 part[...] = 0.0
         else:
-            _moved(*sums, behind, weights[index], means[index], covariances[index], count)
+            _left_out(*sums, behind, weights[index], means[index], covariances[index], count)
     made = Statistics.__new__(Statistics)
     parts = own.log_likelihood, mass, first, second
     for name, part in zip(("log_likelihood", "mass", "first", "second"), parts, strict=True):
@@ -114,24 +115,22 @@ def _rest_on_few(mass: np.ndarray, behind: np.ndarray, count: float) -> np.ndarr
     return (mass < count) | ((behind > 0) & (behind < count)).any(-1)
 
 
-def _moved(mass, first, second, behind, weights, means, covariances, count: float) -> None:
-    """Sums of small components added to those of the nearest ones; in place."""
-    there = ~_rest_on_few(mass, behind, count)
-    inverse = np.linalg.inv(covariances)
-    constant = np.log(np.maximum(weights, 1e-300)) - 0.5 * np.linalg.slogdet(covariances)[1]
-    for c in np.flatnonzero(~there):
-        if there.any() and mass[c] > 0:
-            place = means[c] + first[c] / mass[c]
-            off = place - means
+def _left_out(mass, first, second, behind, weights, means, covariances, count: float) -> None:
+    """Sums without those of small components, as many rows' worth as before; in place.
+
+    The nearest large component takes their mass over and keeps its mean and covariance: rows that
+    do not belong to it would make it wider than it is.
+    """
+    small = _rest_on_few(mass, behind, count)
+    if not small.all():
+        inverse = np.linalg.inv(covariances)
+        constant = np.log(np.maximum(weights, 1e-300)) - 0.5 * np.linalg.slogdet(covariances)[1]
+        more = np.zeros_like(mass)
+        for c in np.flatnonzero(small & (mass > 0)):
+            off = means[c] + first[c] / mass[c] - means
             near = constant - 0.5 * np.einsum("ki,kij,kj->k", off, inverse, off)
-            to = int(first_greatest(np.where(there, near, -np.inf)))
-            shift = means[c] - means[to]
-            cross = np.outer(first[c], shift)
-            mass[to] += mass[c]
-            behind[to] += behind[c]
-            first[to] += first[c] + mass[c] * shift
-            second[to] += second[c] + cross + cross.T + mass[c] * np.outer(shift, shift)
-        mass[c], first[c], second[c], behind[c] = 0.0, 0.0, 0.0, 0.0
-    # Rows with two columns that those they came to have not both of.
-    still = _rest_on_few(mass, behind, count)
-    mass[still], first[still], second[still], behind[still] = 0.0, 0.0, 0.0, 0.0
+            more[int(first_greatest(np.where(small, -np.inf, near)))] += mass[c]
+        factor = 1.0 + more / np.where(small, 1.0, mass)
+        for part in (mass, first, second, behind):
+            part *= factor.reshape(-1, *(1,) * (part.ndim - 1))
+    mass[small], first[small], second[small], behind[small] = 0.0, 0.0, 0.0, 0.0

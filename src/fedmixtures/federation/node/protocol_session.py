@@ -44,10 +44,12 @@ class ProtocolSession:
         """Lets the messages of the present exchange through the gate; set by the node."""
         self.opened: Callable[[Any], None] = lambda session: None
         """Takes note that all members have shown their shares; set by the node."""
-        self.blurred: np.ndarray | None = None
-        """The site's rows as sums may see them; set by the node."""
+        self.shown = self.at_home
+        """The site's rows as far as anything that leaves may depend on them."""
         self.round: int | None = None
         self.outcome: Outcome | None = None
+        self.told: Outcome | None = None
+        """The outcome without what only the site's own model knows."""
         self.state_from = "nowhere"
         self.heard: dict[str, tuple[int, Any]] = {}
         self.contents: dict[str, bytes] = {}
@@ -143,24 +145,33 @@ class ProtocolSession:
         self.state_from = "disk" if t else "init"
 
     def _begin(self) -> None:
-        job, home, k = self.job, self.at_home, self.job.n_components[self.site]
-        if self.blurred is not None:
-            home = Support(job_rows(job, self.blurred), home.people)
-        # Masses of sums count people, where these are known.
-        own, everybody = (self.site, home.rows, home.weights), len(job.sites)
-        block, edges = node_block(*own, job.neighbours(self.site), k, job.seed, n_network=everybody)
+        job, shown = self.job, self.shown
+        running = lambda block: requests_of(self.given.run(block))
+        block, edges = self._block(shown)
         sums = Summing(self.site, self.gate, self.feasible.covariance_type)
         sums.name = self.sum_name
         self.requests = Requests(
-            self.site, job.sites, edges, home, self.feasible, sums, self.given.sends
+            self.site, job.sites, edges, shown, self.feasible, sums, self.given.sends
         )
         if job.missing:
             sums.together = lambda theta: self.requests.support.masses_together(theta)
         self.requests.nonce = self.store.nonce()
-        self.generator = self.requests.carried(requests_of(self.given.run(block)))
-        self.round, self.outcome = 0, None
+        at_home = None if shown is self.at_home else running(self._block(self.at_home)[0])
+        self.generator = self.requests.carried(running(block), at_home)
+        self.round, self.outcome, self.told = 0, None, None
         self.exchange: Exchange | None = next(self.generator)
         self.heard, self.contents = {}, {}
+
+    def shows(self, rows: np.ndarray) -> None:
+        """Let nothing that leaves depend on other rows than these."""
+        self.shown = Support(job_rows(self.job, rows), self.at_home.people)
+
+    def _block(self, support: Support) -> tuple[Any, tuple[str, ...]]:
+        """The site's node with such rows, and its neighbours; masses of sums count people."""
+        job = self.job
+        k, near = job.n_components[self.site], job.neighbours(self.site)
+        own, everybody = (self.site, support.rows, support.weights), len(job.sites)
+        return node_block(*own, near, k, job.seed, n_network=everybody)
 
     def accept(self, source: str, source_round: int, content: bytes) -> None:
         """Take in an opened message of the present exchange."""
@@ -228,7 +239,8 @@ class ProtocolSession:
         try:
             self.exchange = resumed()
         except StopIteration as end:
-            self.exchange, self.outcome, self.requests.support = None, end.value, self.at_home
+            self.exchange, (self.told, self.outcome) = None, end.value
+            self.requests.support = self.shown
 
     def warm_up(self) -> None:
         """Nothing to compile before it is known what is asked for."""
@@ -239,15 +251,21 @@ class ProtocolSession:
 
     def message(self) -> ModelMessage | PrivateModelMessage:
         """The final mixture; of a private job the one that all have found, without the own rows."""
-        if self.job.privacy is None:
-            return ModelMessage(self.result())
-        if self.outcome is None or self.outcome.levels is None:
+        if self.told is None:
             raise Refused("the protocol is not over")
-        levels = self.outcome.levels
+        if self.job.privacy is None:
+            return ModelMessage(_mixture(self.told))
+        assert self.told.levels is not None
+        levels = self.told.levels
         return PrivateModelMessage(levels.theta.at((levels.names.index("everyone"), 0)))
 
     def result(self) -> Mixture:
         """The mixture of this node; it stays here."""
         if self.outcome is None:
             raise Refused("the protocol is not over")
-        return jax.tree.map(lambda part: np.asarray(part)[0], self.outcome.theta)
+        return _mixture(self.outcome)
+
+
+def _mixture(outcome: Outcome) -> Mixture:
+    """That of the one node."""
+    return jax.tree.map(lambda part: np.asarray(part)[0], outcome.theta)

@@ -72,6 +72,8 @@ class ReleasePoint:
         self.site, self.key, self.roster, self.gate = site, key, roster, gate
         self.releases, self.sums, self.runs = releases, sums, runs
         self.ledger, self.secret = ledger, secret
+        self.used: Callable[[], None] = lambda: None
+        """Takes note that something of the site's rows is about to leave; set by the node."""
 
     def passed(self, message: object, session: Any) -> ApprovedMessage:
         """The message as far as its rule lets it through."""
@@ -83,6 +85,8 @@ class ReleasePoint:
         allowed, merged = rule(self, message, session)
         if not isinstance(allowed, NOTHING):
             self.releases.begin(session.fingerprint)
+            if session.job.privacy is None:
+                self.used()
         content = encode_message(allowed, session.feasible.covariance_type)
         return ApprovedMessage(allowed, content, merged)
 

@@ -88,21 +88,37 @@ class Requests:
         self.sets: dict[frozenset[str], int] = {}
 
     def carried(
-        self, protocol: Generator[Request, Any, Outcome]
-    ) -> Generator[Exchange, dict[str, Any], Outcome]:
-        """All exchanges that a protocol asks for; first every site draws a number for this run."""
+        self,
+        protocol: Generator[Request, Any, Outcome],
+        at_home: Generator[Request, Any, Outcome] | None = None,
+    ) -> Generator[Exchange, dict[str, Any], tuple[Outcome, Outcome]]:
+        """All exchanges that a protocol asks for; first every site draws a number for this run.
+
+        The same protocol `at_home` hears the same answers, and nothing of what it says leaves.
+        Returns both outcomes; without one at home, the same twice.
+        """
         while not self.drawn:
             try:
                 yield from self._draw()
             except SiteLeft:
                 continue
-        answer = None
+        answer = own = None
         while True:
             try:
                 request = protocol.send(answer)
             except StopIteration as end:
-                return end.value
+                return end.value, end.value if at_home is None else _ended(at_home, own)
+            said = None if at_home is None else at_home.send(own)
             answer = yield from self._carried_whole(request)
+            own = self._at_home(request, answer, said)
+
+    def _at_home(self, request: Request, answer: Any, said: Request | None) -> Any:
+        """The answer to the same request at home."""
+        if not isinstance(request, Sum) or not isinstance(said, Sum):
+            return answer
+        if answer is request.share:  # who pools with nobody adds up nothing but what it has
+            return said.share
+        return answer
 
     def _draw(self) -> Exchanges:
         said = dict.fromkeys(self._others, RunNonce(self.nonce))
@@ -304,3 +320,12 @@ class Requests:
         for _ in range(2):
             yield Exchange({}, lambda content: None)
         return np.full_like(share, np.nan)
+
+
+def _ended(protocol: Generator[Request, Any, Outcome], answer: Any) -> Outcome:
+    """The outcome of a protocol that asks for nothing more."""
+    try:
+        protocol.send(answer)
+    except StopIteration as end:
+        return end.value
+    raise Refused("the method asks for other things at home than between sites")

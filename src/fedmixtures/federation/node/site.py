@@ -12,7 +12,12 @@ import numpy as np
 
 from fedmixtures import _checks
 from fedmixtures.federation.job import Job
-from fedmixtures.federation.node.budgets import LockedRecord, ReleaseBudget
+from fedmixtures.federation.node.budgets import (
+    LockedRecord,
+    ReleaseBudget,
+    Versions,
+    marks_of,
+)
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.ledger import PrivacyBudget
 
@@ -105,6 +110,12 @@ class SiteConfig:
     def account(self, name: str) -> LockedRecord:
         """One of the site's accounts; that it was begun is kept apart from it."""
         return LockedRecord(self.state / f"{name}.json", self.key.parent / f".{self.name}.{name}")
+
+    def versions(self, support: Support, secret: bytes) -> Versions:
+        """The versions of the site's rows that something has left of, this one in view."""
+        marks = marks_of(support.rows, support.people, secret)
+        least = self.gate.threshold(len(self.columns))
+        return Versions(self.account("rows"), self.data_set, least, marks)
 
     def permit(self, job: Job, method: str) -> None:
         """Refuse a job that asks for more than this file allows, with all the reasons at once."""
