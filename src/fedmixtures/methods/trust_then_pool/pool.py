@@ -109,7 +109,8 @@ def pooled_level(
             nu=repeated(held.nu[:, 0], len(how.ridges))
         )
         likely, spread = nodes.in_parts(judged, *several, each_ridge, alone)
-        likely = replaced(likely.T, np.zeros(1, int), likely.T[:1] + C.for_a_ridge * nodes.rows_of).T
+        first = likely.T[:1] + C.for_a_ridge * nodes.rows_of
+        likely = replaced(likely.T, np.zeros(1, int), first).T
         mine = to_add((likely, spread), group)
         ridge = best_by((yield mine), mine.share)
         held = held._replace(reg_covar=_of_choice(ridge, each_ridge.reg_covar))
