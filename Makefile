@@ -17,7 +17,7 @@ DEMO_READY := $(if $(wildcard .venv/.ready-test),.venv/.ready-test,.venv/.ready-
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit slow rounding processors newest lint docs reproduce trust clean browser federation
+.PHONY: help demo test unit slow rounding processors newest lint docs wheel reproduce trust clean browser federation
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,17 @@ lint: .venv/.ready-test  ## Ruff, types and import contracts
 
 docs: .venv/.ready-docs  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# From the source distribution, so that it is whole; nothing of this checkout is seen by the trial.
+wheel:  ## Build source and wheel into dist/, and try the wheel in an empty environment
+	@$(call check_python,$(PYTHON))
+	rm -rf dist build/wheel && $(PYTHON) -m venv build/wheel/builder && $(PYTHON) -m venv build/wheel/empty
+	build/wheel/builder/bin/python -m pip install --quiet --disable-pip-version-check build
+	build/wheel/builder/bin/python -m build --outdir dist .
+	build/wheel/empty/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[all]"
+	cd build/wheel && empty/bin/python -W error -c 'import fedmixtures as f; assert "empty" in f.__file__, f.__file__' && \
+	empty/bin/fedmixtures --version && empty/bin/fedmixtures methods >/dev/null && \
+	empty/bin/fedmixtures demo --out trial && test -s trial/report.html
 
 reproduce: $(DEMO_READY)  ## All tables and figures of the paper, 20 seeds, into results/
 	$(BIN)/python -m reproduction all

@@ -54,7 +54,7 @@ def first_least(
 def first_greatest(
     scores: Float[Array, ...], axis: int = -1, scale: Number = 0.0, within: float | None = None
 ) -> Any:
-    """As `first_least`, of the greatest."""
+    """Index of the first among the greatest scores along `axis`; see `first_least`."""
     return first_least(-scores, axis, scale, within)
 
 

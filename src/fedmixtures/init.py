@@ -35,7 +35,7 @@ class Start(Protocol):
     def mixtures(
         self, data: NodeData, n_components: Sequence[int], seed: int, default_reg_covar: float
     ) -> Mixture:
-        """Those of all nodes, stacked; `default_reg_covar` is what the method can bear at least."""
+        """Mixtures of all nodes, stacked; the method bears no less than `default_reg_covar`."""
         ...
 
 
@@ -226,7 +226,7 @@ def _absent(nodes: int, kept: int, k: int, d: int) -> tuple[np.ndarray, np.ndarr
 
 
 def distinct_rows_of_all(data: NodeData) -> NodeData:
-    """The same nodes, rows sorted and equal rows joined into one of their whole weight."""
+    """Sort the rows of every node and join equal ones into one of their whole weight."""
     rows, weights = data.rows, data.row_weights
     if isinstance(data.rows, jax.Array):
         node = Segments(data.offsets[:-1], len(data.rows)).number()

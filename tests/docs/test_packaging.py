@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import fedmixtures
 
@@ -17,6 +20,7 @@ CONTAINER = ROOT / "packaging" / "site" / "Containerfile"
 pytestmark = pytest.mark.skipif(
     not RECIPE.exists(), reason="a source distribution has no packaging"
 )
+WORKFLOWS = ROOT / ".github" / "workflows"
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "CMD"}
 
 
@@ -65,3 +69,42 @@ def test_the_container_file_copies_and_installs_what_there_is():
             assert shlex.split(words)
     (extras,) = re.findall(r'"/src\[([\w,]+)\]"', CONTAINER.read_text("utf-8"))
     assert set(extras.split(",")) <= set(project()["optional-dependencies"])
+
+
+def jobs(name: str) -> dict:
+    return yaml.safe_load((WORKFLOWS / name).read_text("utf-8"))["jobs"]
+
+
+def commands(job: dict) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_workflows_run_what_the_makefile_has_on_every_python_we_name():
+    said = (re.fullmatch(r"Programming .* (3\.\d+)", line) for line in project()["classifiers"])
+    pythons = {line[1] for line in said if line}
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    checks, release = jobs("tests.yml"), jobs("release.yml")
+    assert set(checks) == {"lint", "tests", "newest", "docs", "wheel"}
+    used = set()
+    for job in checks.values():
+        for command in commands(job):
+            used.add(re.match(r"make (\w+)", command)[1])
+    assert used == {"lint", "test", "newest", "docs", "wheel"} <= targets
+    versions = lambda job: set(checks[job]["strategy"]["matrix"]["python"])
+    assert versions("wheel") == pythons
+    assert versions("newest") == pythons - {"3.11"}  # which has the versions of constraints.txt
+    assert release["tests"]["uses"] == "./.github/workflows/tests.yml"
+    assert (release["build"]["needs"], release["publish"]["needs"]) == ("tests", "build")
+
+
+def test_a_release_has_the_tag_of_its_version():
+    (check,) = [line for line in commands(jobs("release.yml")["build"]) if "GITHUB" in line]
+    run = lambda tag: (
+        subprocess.run(
+            ["bash", "-c", check],
+            cwd=ROOT,
+            env={"GITHUB_REF_NAME": tag, "PATH": os.environ["PATH"]},
+        ).returncode
+    )
+    assert run(f"v{fedmixtures.__version__}") == 0
+    assert run("v9.9.9") == 1

@@ -1,45 +1,61 @@
-"""What holds for every compared method in the estimator's `method` slot."""
+"""What holds for every registered method in the estimator's `method` slot."""
 
 import numpy as np
 import pytest
 
 from fedmixtures import (
+    DFMR,
     IFCA,
+    CColME,
     Centralized,
     ConsensusEM,
     FedEM,
+    FedeRiCo,
+    FedGEM,
     FedGenGMM,
     FedGrEM,
     FedKMeans,
+    GraphFedEM,
     KMeansStart,
     Local,
     NetworkGaussianMixture,
     ShapePrior,
+    TrustThenPool,
     load,
 )
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.engine.options import used
+from fedmixtures.engine.options import in_rounds, used
 from fedmixtures.engine.solve import solve
 from fedmixtures.estimators.resolve import METHODS, resolve_method
 from fedmixtures.graph.generate import ring
 from fedmixtures.graph.network import complete
 from fedmixtures.methods.base import OneShot
 from fedmixtures.methods.programs import HubProgram, NodeProgram
+from fedmixtures.methods.protocol import Protocol
+from fedmixtures.methods.registry import name_of as name_of_method
 
-NAMES = ["local", "centralized", "fedkmeans", "fedgrem", "consensus-em", "fedem", "fedgengmm"]
-EVERY = [
-    Local(n_init=2),
+QUICK = {
+    "local": Local(n_init=2),
+    "centralized": Centralized(n_init=2, engine="jax"),
+    "fedgrem": FedGrEM(n_orders=5),
+    "fedgengmm": FedGenGMM(n_init=2, engine="jax", samples_per_component=20),
+    "ifca": IFCA(n_groups=2),
+    "c-colme": CColME(n_init=2),
+    "dfmr": DFMR(n_init=2),
+    "graphfed-em": GraphFedEM(n_init=2, n_rounds=5),
+    "federico": FedeRiCo(n_init=2, n_rounds=3),
+    "trust": TrustThenPool(n_starts=2, n_folds=2, strengths=(1.0,), pool_steps=(1, 1, 1)),
+}
+"""Settings with which a fit takes a second, or without which there is no method."""
+FORMS = [
     Local(n_init=2, engine="jax"),
-    Centralized(n_init=2, engine="jax"),
-    FedKMeans(),
     FedKMeans(server=True),
-    FedGrEM(n_orders=5),
-    ConsensusEM(),
     ConsensusEM(align=True),
-    FedEM(),
-    FedGenGMM(n_init=2, engine="jax", samples_per_component=20),
-    IFCA(n_groups=2),
+    FedGEM(radius="half"),
+    FedeRiCo(n_init=2, n_rounds=3, choice="node"),
 ]
+"""Settings under which a method goes another way."""
+EVERY = [QUICK.get(name) or METHODS[name]() for name in sorted(METHODS)] + FORMS
 ONE_OF_EACH = [
     FedKMeans(),
     FedKMeans(server=True),
@@ -48,7 +64,7 @@ ONE_OF_EACH = [
     FedEM(),
     IFCA(n_groups=2),
 ]
-IN_ROUNDS = [method for method in EVERY if not isinstance(method, OneShot)]
+IN_ROUNDS = [method for method in EVERY if in_rounds(method)]
 
 
 def name_of(method) -> str:
@@ -69,17 +85,18 @@ def assert_same(a, b, tolerance=0.0):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
 
 
-def test_the_slot_knows_every_name(alike):
-    assert set(NAMES) | {"ifca"} < set(METHODS)
-    for name in NAMES:
-        model = fit(alike, name)
-        assert model.status_ == "completed"
-        np.testing.assert_allclose(model.weights_.sum(1), 1.0, atol=1e-9)
+def test_every_registered_method_is_walked():
+    assert {"trust", "gtv-mmd", "local", "fedem", "c-colme"} < set(METHODS)
+    names = {name_of_method(method) for method in EVERY}
+    assert names == set(METHODS)
 
 
 @pytest.mark.parametrize("method", EVERY, ids=name_of)
 def test_the_same_seed_gives_the_same_numbers_and_a_fit_that_can_be_stored(method, alike, tmp_path):
     model, again = fit(alike, method), fit(alike, method)
+    assert model.status_ == "completed"
+    np.testing.assert_allclose(model.weights_.sum(1), 1.0, atol=1e-9)
+    assert (min(model.traffic_.sent.values()) > 0) != isinstance(method, Local)
     assert_same(model, again)
     assert np.isfinite(model.score(alike.X, nodes=alike.nodes))
     loaded = load(model.save(tmp_path / "m.safetensors"))
@@ -182,7 +199,7 @@ def test_what_a_method_says_about_itself(method):
     hard = isinstance(method, FedKMeans)
     assert method.has_likelihood is not hard
     assert method.moves_rows is isinstance(method, Centralized)
-    assert isinstance(method.program(), (NodeProgram, HubProgram, OneShot))
+    assert isinstance(method.program(), (NodeProgram, HubProgram, OneShot, Protocol))
 
 
 @pytest.mark.parametrize(

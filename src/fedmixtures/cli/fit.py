@@ -145,7 +145,7 @@ class FitSettings(TableOptions):
         )
 
     def to_config(self) -> dict[str, Any]:
-        """As written to `config.toml`: paths made absolute, so that a run can be resumed."""
+        """Settings to write to `config.toml`, with absolute paths, so that a run can be resumed."""
         config = asdict(self)
         config["data"] = [str(Path(source).absolute()) for source in self.data]
         if self.graph and Path(self.graph).is_file():
@@ -365,7 +365,7 @@ def _begin(settings: Any, out: Path) -> None:
 
 
 def _go_on(folder: Any, settings: Any) -> None:
-    """The same task again, from the last checkpoint if there is one."""
+    """Fit the task of a run folder again, from its last checkpoint if there is one."""
     from fedmixtures.cli.prepare import prepare, print_summary
     from fedmixtures.io.runs import CHECKPOINT, MODEL
 

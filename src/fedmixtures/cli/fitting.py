@@ -49,7 +49,7 @@ LOOKS = 20
 
 
 def rounds_between_looks(settings: FitSettings) -> int:
-    """So that the whole run is looked at about `LOOKS` times."""
+    """Rounds between two looks, of which a whole run has about `LOOKS`."""
     rounds = ROUNDS if settings.rounds is None else settings.rounds
     return max(1, round(rounds / LOOKS))
 

@@ -90,7 +90,7 @@ class Task:
         return self.problem.network.labels
 
     def where(self, **changed: Any) -> Task:
-        """The same with another method or other components."""
+        """A copy of this task with another method or other components."""
         return dataclasses.replace(self, problem=self.problem.where(**changed))
 
 

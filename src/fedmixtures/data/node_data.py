@@ -84,7 +84,7 @@ class NodeData:
 
     @property
     def continuous(self) -> NodeData:
-        """The same without the one-hot columns."""
+        """A copy of these rows without the one-hot columns."""
         if not self.categories:
             return self
         return replace(self, rows=self.rows[:, : self.n_continuous], categories=())
@@ -160,7 +160,7 @@ class NodeData:
 
 
 def _distinct(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As `numpy.unique` with its inverse; without sorting what is sorted, as tables often are."""
+    """Distinct labels and the place of each row's among them; sorts only what is not sorted yet."""
     if labels.dtype.kind in "iu" and (labels[1:] >= labels[:-1]).all():
         new = np.ones(len(labels), dtype=bool)
         np.not_equal(labels[1:], labels[:-1], out=new[1:])
@@ -255,7 +255,7 @@ def rows_by_node(nodes: ArrayLike) -> dict[Hashable, np.ndarray]:
 
 
 def by_pattern(data: NodeData) -> NodeData:
-    """The same rows by pattern of gaps, with `segment`; as they are where nothing is missing.
+    """Rows of each node ordered by their pattern of gaps, with `segment`; unchanged without gaps.
 
     What fills a segment up has weight zero and the source -1.
     """

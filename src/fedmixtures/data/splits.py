@@ -26,7 +26,7 @@ def holdout_of(
     seed: int | np.random.Generator,
     keep: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The same for rows that are grouped by node, in the order they came in.
+    """Which rows to hold out, (rows,) of bool, in the order they came in before they were grouped.
 
     `keep` (nodes,) is how many rows of each node are left at least; one unless given.
     """

@@ -77,7 +77,7 @@ class Evaluator:
 
 
 def log_joint_rows(theta: Mixture, data: NodeData) -> np.ndarray:
-    """As `Evaluator.log_joint`, for rows that are looked at once."""
+    """Log joint density of each row and component, (rows, k), without keeping an `Evaluator`."""
     return Evaluator(data).log_joint(theta)
 
 
@@ -92,7 +92,7 @@ def _losses(theta: Mixture, held: tuple[Array | IncompleteRows, Array]) -> jax.A
 
 @jax.jit
 def _losses_by_row(theta: Mixture, rows: Array, weights: Array, of_node: Segments) -> jax.Array:
-    """The same of any number of rows without a table of blocks: no row is copied on the host."""
+    """Mean loss of every node, (nodes,), row by row: no table of blocks is filled on the host."""
 
     def one(given):
         row, node = given

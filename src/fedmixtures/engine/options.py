@@ -63,7 +63,7 @@ def plays_a_part(name: str, method: Method) -> bool:
 
 
 def used(method: Method, **options: Any) -> dict[str, Any]:
-    """Those that play a part: for whoever runs several methods with the same options."""
+    """Drop options that play no part in this method, to run several with the same options."""
     return {name: value for name, value in options.items() if plays_a_part(name, method)}
 
 

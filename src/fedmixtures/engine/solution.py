@@ -233,7 +233,7 @@ class Solution:
     def changed(
         self, change: Callable[[Mixture], Mixture], volume: np.ndarray | None = None
     ) -> Solution:
-        """The same with all mixtures changed alike, say to other units.
+        """A copy with `change` applied to all its mixtures, say to other units.
 
         `volume` (nodes,) is then what the mean log-density of own rows loses at each node.
         """

@@ -102,7 +102,7 @@ def affordable(n_components: list[int], data: NodeData) -> list[int]:
 
 
 def filled(theta: Mixture, n_components: list[int]) -> Mixture:
-    """The same densities with so many components: the heaviest ones stand twice, at half weight.
+    """Pad mixtures to so many components: the heaviest ones stand twice, at half weight.
 
     For methods that match components one to one, which a node with few rows must have enough of.
     """

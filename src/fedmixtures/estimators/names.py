@@ -37,7 +37,7 @@ NODES_AT_ONCE = 20_000
 
 
 def aligned(solution: Solution, network: Network, like: Mixture | None = None) -> Solution:
-    """The same solution with one numbering of clusters; `like` (k, ...) are profiles to keep to."""
+    """Renumber clusters alike at all nodes; `like` (k, ...) are profiles whose numbers to keep."""
     if solution.joined is not None:
         return _joined_aligned(solution, network, like)
     theta, levels, share = solution.theta, solution.levels, solution.share

@@ -68,7 +68,7 @@ class Problem:
         return self
 
     def where(self, **changed: Any) -> Problem:
-        """The same with some fields changed, in the same units; checked."""
+        """A copy with some fields changed, in the same units; checked."""
         if "n_components" in changed:
             numbers = resolve_components(changed["n_components"], self.data.labels)
             changed["n_components"] = numbers
@@ -80,7 +80,7 @@ class Problem:
         return new.checked()
 
     def for_method(self, method: Method, standardize: bool | None) -> Problem:
-        """The same for another method, in the units that it is to have."""
+        """A copy for another method, in the units that this one is fitted in."""
         return self.where(method=method, scale=scale_for(self.data, method, standardize))
 
     @property

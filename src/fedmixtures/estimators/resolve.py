@@ -27,7 +27,7 @@ from fedmixtures.mixture.m_step import ShapePrior
 from fedmixtures.mixture.moments import column_moments
 
 SMALLEST_REG_COVAR = 1e-3
-"""As a share of the least varying feature's variance: keeps nodes with few rows from collapsing."""
+"""Share of the least varying feature's variance; keeps nodes with few rows from collapsing."""
 AUTO = "auto"
 TOL = 1e-6
 """Of `NetworkGaussianMixture` and the command line: when rounds have converged."""

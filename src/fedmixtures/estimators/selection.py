@@ -101,7 +101,7 @@ def alpha_for(
     random_state: int = 0,
     on_fit: Callable[[float, int], Any] | None = None,
 ) -> AlphaSelection:
-    """As `select_alpha`, for rows that are grouped by node, in the units of the problem."""
+    """Choose `alpha` by cross-validation for a problem: rows are grouped and scaled already."""
     data, method = problem.data, problem.method
     fold = folds_of(data, n_folds, random_state, problem.n_components)
     parts = [
@@ -241,7 +241,7 @@ def components_for(
     random_state: int = 0,
     on_fit: Callable[[int], Any] | None = None,
 ) -> ComponentSelection:
-    """As `select_components`, for rows that are grouped by node, in the units of the problem."""
+    """Choose how many components for a problem: rows are grouped and scaled already."""
     if problem.method.has_levels:
         return _by_levels(problem, candidates, random_state, on_fit)
     data, method = problem.data, problem.method

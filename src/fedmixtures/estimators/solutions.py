@@ -44,7 +44,7 @@ def listens(solution: Solution, network: Network) -> bool:
 
 
 def own_level(solution: Solution) -> Solution | None:
-    """The same run with what every node learned from its own rows, where that is one of its levels.
+    """Solution of the level that nodes learned from their own rows; None where there is none.
 
     Nothing could be a fairer comparison: it is the method's own first step.
     """
@@ -52,7 +52,7 @@ def own_level(solution: Solution) -> Solution | None:
 
 
 def everyone_level(solution: Solution) -> Solution | None:
-    """The same run with the mixture of all rows of the network, where that is one of its levels."""
+    """Solution of the level learned from all rows of the network; None where there is none."""
     return _of_level(solution, EVERYONE)
 
 

@@ -26,7 +26,7 @@ def in_columns(job: Job, models: Mapping[str, Mixture | None]) -> dict[Any, Mixt
 
 
 def as_plain(job: Job, models: Mapping[str, Mixture | None]) -> dict[str, Any]:
-    """The same as lists of numbers, without empty components."""
+    """Mixtures of the sites as lists of numbers, without empty components, to write as JSON."""
     names = "weights", "means", "covariances"
     return {
         site: {n: part.tolist() for n, part in zip(names, model.trimmed().parts, strict=True)}

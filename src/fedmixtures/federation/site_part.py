@@ -56,7 +56,7 @@ class Signs:
         self.reasons[source] = reason[:MOST_WORDS]
 
     def encode(self) -> bytes:
-        """As a frame."""
+        """Encode as the bytes of a frame."""
         head = {"site": self.site, "round": self.round, "waiting_for": list(self.waiting_for)}
         head |= {"at": self.at, "left": self.left, "reasons": dict(self.reasons)}
         return Frame({**head, "rejected": dict(self.rejected)}).encode()

@@ -82,7 +82,7 @@ def nearest_neighbours(
 def connected_neighbours(
     points: ArrayLike, n_neighbours: int, labels: Iterable[Hashable] | None = None
 ) -> Network:
-    """As `nearest_neighbours`, with as few more edges as join all nodes.
+    """Join each point to its nearest neighbours, and parts by as few more edges as join all nodes.
 
     Each part is joined to the part with the nearest centre, by the node of either that is nearest
     to its own centre, until there is one part.

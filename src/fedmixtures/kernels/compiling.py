@@ -47,7 +47,7 @@ CACHE_SETTINGS = {
 
 
 class jit:
-    """As `equinox.filter_jit`, with half as much to do at every call; on a CPU with `CPU_OPTIONS`.
+    """Compile like `equinox.filter_jit`, with half the work a call; on a CPU with `CPU_OPTIONS`.
 
     Arrays among the arguments are traced, all else is held static; results are arrays.
     """
@@ -100,7 +100,7 @@ def _of_parts(function: Callable) -> Callable:
 
 
 jit_in_order = partial(jit, reorder=False)
-"""As `jit`, but sums are added up in the order in which they are written."""
+"""`jit` that adds up sums in the order in which they are written."""
 
 
 def _few_features(args: tuple) -> bool:

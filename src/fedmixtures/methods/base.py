@@ -252,7 +252,7 @@ class Joined:
     seen the row: zero where every row is of one cluster for sure."""
 
     def relabel(self, number: np.ndarray) -> Joined:
-        """The same with other numbers (nodes, clusters or more) in place of 0, 1, ..."""
+        """A copy with numbers (nodes, clusters or more) in place of 0, 1, ..."""
         unsure = np.zeros(number.shape)
         old = self.unsure.shape[1]
         np.put_along_axis(unsure, number[:, :old], self.unsure, 1)

@@ -113,7 +113,7 @@ class GTVMin(NodeProgram):
 
     @property
     def needs_equal_components(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As its discrepancy does."""
+        """Whether its discrepancy needs equal numbers of components."""
         return self.discrepancy.needs_equal_components
 
     def bounded(self, data: NodeData, n_components: Sequence[int]) -> GTVMin:

@@ -65,7 +65,7 @@ class IncompleteRows(eqx.Module):
         return len(self.x)
 
     def __getitem__(self, nodes: Any) -> IncompleteRows:
-        """Those of some nodes."""
+        """Rows of some nodes."""
         return IncompleteRows(self.x[nodes], self.observed[nodes])
 
 
@@ -212,7 +212,7 @@ def _conditional(mixture: Mixture, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 def _conditional_mixed(
     mixture: Mixture, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same with categories: those that are missing are expected with the component's shares."""
+    """`_conditional` with categories: a missing one is expected with the component's shares."""
     g, gone = mixture.n_continuous, np.isnan(rows[0])
     joint, means, factors = _conditional(mixture.continuous, rows[:, :g])
     there, lost = ~gone[g:], gone[g:]

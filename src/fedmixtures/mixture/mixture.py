@@ -81,7 +81,7 @@ class Mixture(eqx.Module):
         return self.means[..., self.n_continuous :]
 
     def with_categories(self, n_continuous: int) -> Mixture:
-        """The same with covariances of the first features alone: the others are one-hot."""
+        """A copy with covariances of the first features alone: the others are one-hot."""
         block = self.covariances[..., :n_continuous, :n_continuous]
         return Mixture(self.weights, self.means, block)
 

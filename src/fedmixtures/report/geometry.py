@@ -293,7 +293,7 @@ def groups_by_gap(discrepancies: np.ndarray, network: Network) -> tuple[np.ndarr
 
 
 def numbered(part: np.ndarray) -> np.ndarray:
-    """The same groups, the largest numbered 0."""
+    """Renumber groups by size, the largest 0."""
     rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"), kind="stable")
     return rank[part]
 

@@ -61,7 +61,7 @@ def without_edges(labels: tuple[Label, ...]) -> Network:
 
 
 def on_host(array: jax.Array | np.ndarray) -> np.ndarray:
-    """As NumPy, whole; every process that holds a part of it has to call this."""
+    """Copy a whole array to NumPy; every process that holds a part of it has to call this."""
     if getattr(array, "is_fully_addressable", True):
         return np.asarray(array)
     from jax.experimental.multihost_utils import process_allgather

@@ -24,7 +24,7 @@ from fedmixtures.mixture.arithmetic import double
 
 
 class _Edges(eqx.Module):
-    """As `slots.Slots`, on the device."""
+    """Edges sorted by receiver, in arrays of the device."""
 
     sender: Array
     weight: Array

@@ -28,7 +28,7 @@ SWEEPS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedLayout(Layout):
-    """As `Layout`; the blocks of every group are spread over the devices of `mesh`."""
+    """A `Layout` whose groups have their blocks spread over the devices of `mesh`."""
 
     halo: jax.Array
     """What every device sends to every other in a round, as places of its own (from, to, …)."""

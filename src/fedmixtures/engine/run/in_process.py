@@ -261,7 +261,7 @@ def _bytes(message: Any) -> int:
 def _flooded(
     live: np.ndarray, receiver: np.ndarray, sender: np.ndarray, hashes: np.ndarray
 ) -> tuple[np.ndarray, int] | None:
-    """As `_searched`, as nodes would do it: on a device, if it ends after some rounds."""
+    """Groups of live edges and rounds it took, by rounds of nodes on a device; None: too many."""
     order = np.asarray(in_order_of(hashes))
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))

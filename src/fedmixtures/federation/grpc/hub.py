@@ -53,7 +53,7 @@ class SegmentRun:
     outcome: dict[str, Any] | None = None
 
     def in_words(self) -> dict[str, Any]:
-        """As `federate watch` shows it."""
+        """Name, number, state, begin and progress of the job, for `federate watch`."""
         status = "RUNNING" if self.outcome is None else "FINISHED"
         return {"job_name": self.segment.job.name, "job_id": self.number, "status": status,
                 "submit_time": f"{self.begun:020.3f}", "progress": self.segment.progress,

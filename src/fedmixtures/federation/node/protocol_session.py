@@ -243,7 +243,7 @@ class ProtocolSession:
             self.requests.support = self.shown
 
     def warm_up(self) -> None:
-        """Nothing to compile before it is known what is asked for."""
+        """Compile nothing: what a protocol asks for is known only on the way."""
 
     def outgoing(self) -> Mapping[str, object]:
         """Messages of the present exchange, by destination."""

@@ -170,13 +170,13 @@ def _model(point: ReleasePoint, message: ModelMessage, session: Any) -> tuple[Me
 
 
 def _private(point: ReleasePoint, message: PrivateModelMessage, session: Any):
-    """As it is: noise has made it private, and the gate would look at the rows again."""
+    """Pass it unchanged: noise has made it private, and the gate would look at the rows again."""
     point.releases.enter(session.fingerprint, session.n_models)
     return message, 0
 
 
 def _whole(point: ReleasePoint, message: IntegerMessage, session: Any) -> tuple[Message, int]:
-    """As it is: whom this site listens to, and who belongs together."""
+    """Pass it unchanged: it says whom this site listens to, and who belongs together."""
     del point, session
     return message, 0
 
@@ -190,7 +190,7 @@ def _place(point: ReleasePoint, message: Place, session: Any) -> tuple[Message, 
 
 
 def _drawn(point: ReleasePoint, message: RunNonce, session: Any) -> tuple[Message, int]:
-    """As it is: it was drawn, and nothing of the rows is in it."""
+    """Pass it unchanged: it was drawn, and nothing of the rows is in it."""
     del point, session
     return message, 0
 

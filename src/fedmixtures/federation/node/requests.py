@@ -84,7 +84,7 @@ class Requests:
         self.nonce = b""
         """What this site has drawn for this run; set by the session."""
         self.drawn: dict[str, bytes] = {}
-        """And what every site has."""
+        """What every site has drawn for this run, by name."""
         self.sets: dict[frozenset[str], int] = {}
 
     def carried(

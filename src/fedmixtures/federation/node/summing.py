@@ -51,7 +51,7 @@ class SumShare:
     """Standard error of each number with one row behind it."""
     members: frozenset[str]
     cost: int
-    """As how many sums this counts."""
+    """How many sums this exchange counts for in the budget."""
     seen: str
     draws: np.ndarray | None = None
     """Which of its secret draws each number is rounded by; None: each by one of its own."""

@@ -54,7 +54,7 @@ class RoundsController(Controller):
         self.folder = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id()))
 
     def stop_controller(self, fl_ctx: FLContext):
-        """Nothing to clean up."""
+        """Do nothing: a controller holds nothing that outlives its job."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext):
         """Show the progress to whoever asks for statistics."""

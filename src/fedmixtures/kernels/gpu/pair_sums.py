@@ -50,7 +50,7 @@ class GpuAtoms(eqx.Module):
         return cls(_fields(neighbours), factors, in_use, constant, tuple(bandwidths))
 
     def pull(self, own: Mixture, interpret: bool = False) -> tuple[PerNode, Mixture]:
-        """As `cpu.pair_sums.Atoms`."""
+        """Eq. (5) at each node, (nodes,), and its gradient with respect to `own`."""
         value, gradient = pull_of_sums(own, atom_sums_gpu(own, self, interpret=interpret))
         return value + self.constant, gradient
 
