@@ -68,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     cold.set_defaults(command=_cold)
     about = "a million rows by the default method and the command line"
     commands.add_parser("rows", help=about).set_defaults(command=_rows)
+    about = "memory of reading a Parquet file of one and of ten million rows"
+    commands.add_parser("reading", help=about).set_defaults(command=_reading)
     about = "the default method on nodes of 20 to 5,000 rows, first and second fit"
     uneven = commands.add_parser("uneven", help=about)
     uneven.add_argument("--repetitions", type=int, default=3)
@@ -171,6 +173,13 @@ def _rows(args) -> None:
     from benchmarks.cold import rows
 
     print(report.write(args.name or "rows", rows()))
+
+
+def _reading(args) -> None:
+    from benchmarks import report
+    from benchmarks.reading import reading
+
+    print(report.write(args.name or "reading", reading([1_000_000, 10_000_000])))
 
 
 def _uneven(args) -> None:

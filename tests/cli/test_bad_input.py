@@ -176,7 +176,7 @@ def test_wrong_delimiter(refused, files):
 
 def test_options_without_a_part_in_the_method(refused):
     refused(f"{FIT} --rounds 20", "--rounds is 20, but TrustThenPool has no rounds", "gtv-mmd")
-    refused(f"{FIT} --devices 2", "--devices is 2, but TrustThenPool runs on one device")
+    refused(f"{FIT} -m local --devices 2", "--devices is 2, but Local runs on one device")
     refused(
         "compare data.csv --nodes site --graph edges.csv --k 2 --rounds 4",
         "--rounds is 4, but none of local, centralized, trust has rounds",

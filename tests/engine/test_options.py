@@ -184,9 +184,9 @@ def test_what_is_refused_where():
     turns = {"report_every", "checkpoint", "resume", "keep_interrupted"}
     assert idle("gtv-mmd") == idle("consensus-em") == set()
     assert idle("fedem") == {"devices"}
-    assert idle("trust") == rounds | {"devices", "block_size"}
-    assert idle("c-colme") == idle("trust")
-    assert idle("dfmr") == idle("trust") | {"dtype"}
+    assert idle("trust") == rounds | {"block_size"}
+    assert idle("c-colme") == rounds | {"devices", "block_size"}
+    assert idle("dfmr") == idle("c-colme") | {"dtype"}
     assert idle("local") == idle("dfmr") | turns
     assert plays_a_part("devices", FedKMeans())
     assert not plays_a_part("devices", FedKMeans(server=True))

@@ -210,14 +210,18 @@ def offer_cores() -> None:
 
 
 def with_devices(settings: FitSettings, method: Any, n_nodes: int) -> FitSettings:
-    """The settings with a number of devices: all for many nodes, else one."""
+    """The settings with a number of devices: all for many nodes, else one.
+
+    Other methods than those in rounds fill a machine's cores by themselves.
+    """
     import jax
 
-    from fedmixtures.engine.options import plays_a_part
+    from fedmixtures.engine.options import in_rounds, plays_a_part
 
     if settings.devices is not None:
         return settings
-    many = n_nodes >= NODES_WORTH_SPREADING and plays_a_part("devices", method)
+    spreads = in_rounds(method) and plays_a_part("devices", method)
+    many = n_nodes >= NODES_WORTH_SPREADING and spreads
     return dataclasses.replace(settings, devices=jax.device_count() if many else 1)
 
 
@@ -292,8 +296,9 @@ def fit(
     set_
         A further setting of the method, as name=value; may be repeated.
     devices
-        GPUs or cores to spread the nodes over. Unless given, all from 500 nodes on, otherwise one;
-        only methods in rounds between neighbours (gtv-... and others) take several.
+        GPUs or cores to spread the nodes over. Only the default method and those in rounds between
+        neighbours (gtv-... and others) take several; the latter all from 500 nodes on, unless
+        given.
     config
         Take all settings from the config.toml of another run; data and out may be given anew.
     resume

@@ -9,6 +9,7 @@ from typing import Any
 from fedmixtures._types import Device
 from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.methods.base import Method
+from fedmixtures.methods.protocol import Protocol
 
 ROUNDS = 40
 """Of a method in rounds, unless it is told otherwise."""
@@ -59,6 +60,8 @@ def plays_a_part(name: str, method: Method) -> bool:
     """Whether the option of this name changes anything in a run of this method."""
     if name == "dtype":
         return method.supports_float32
+    if name == "devices" and isinstance(method, Protocol):
+        return method.spreads
     return name not in IDLE or method.kind in IDLE[name][0]
 
 

@@ -16,6 +16,7 @@ from fedmixtures.engine.layout.blocks import without_edges
 from fedmixtures.engine.options import ROUNDS, Options, refuse_idle
 from fedmixtures.engine.run.loop import Run
 from fedmixtures.engine.run.protocols import ProtocolRun, fit_once
+from fedmixtures.engine.run.spread import SpreadRun
 from fedmixtures.engine.run.watch import Checkpoint, Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.start import start_of
@@ -101,8 +102,8 @@ def solve(
         returns the mixtures of its last finished stage that has some: of the default method each
         node's own fit, later everyone's mixture moved to its rows.
     devices
-        Where to run: over all of these if they are several, else where JAX runs by default. Only
-        what neighbours send each other in rounds is spread.
+        Where to run: over all of these if they are several, else where JAX runs by default. Of
+        methods in rounds without a hub, and of the default method.
     block_size
         None lets the engine choose; 1 runs every node as a federation would. Only of methods in
         rounds, on one device.
@@ -136,7 +137,7 @@ def solve(
         devices,
         block_size,
     )
-    _check_devices(devices, block_size)
+    _check_devices(devices, block_size, method)
     network = without_edges(data.labels) if network is None else network
     components = _components(n_components, init, data, method)
     method.check(components, network)
@@ -164,7 +165,8 @@ def _run(
     if isinstance(program, OneShot):
         return fit_once(program, data, n_components, theta, options)
     if isinstance(program, Protocol):
-        return ProtocolRun(program, data, network, n_components, theta, options).solution()
+        kind = SpreadRun if len(options.devices) > 1 else ProtocolRun
+        return kind(program, data, network, n_components, theta, options).solution()
     # With a hub it plays no part who neighbours whom.
     around = without_edges(data.labels) if isinstance(program, HubProgram) else network
     assert theta is not None  # programs in rounds begin somewhere
@@ -172,8 +174,14 @@ def _run(
         return Run(program, data, around, theta, options).solution()
 
 
-def _check_devices(devices: tuple[Device, ...], block_size: int | None) -> None:
+def _check_devices(devices: tuple[Device, ...], block_size: int | None, method: Method) -> None:
     """Several are laid out by themselves, and a single one is the one JAX runs on."""
+    elsewhere = [device for device in devices if device.process_index != jax.process_index()]
+    if elsewhere and isinstance(method, Protocol):
+        raise ValueError(
+            f"{len(elsewhere)} of `devices` belong to another process, where only methods in "
+            f"rounds reach them. Give {type(method).__name__} `jax.local_devices()`."
+        )
     if len(devices) > 1 and block_size is not None:
         raise ValueError(
             f"`block_size` is {block_size}, but nodes that are spread over {len(devices)} devices "

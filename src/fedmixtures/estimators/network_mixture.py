@@ -108,8 +108,8 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         and after every finished step of the default method.
     devices : int, "all", sequence of jax.Device or None
         Spread the nodes over so many devices that JAX sees (GPUs, hosts, CPU devices); the numbers
-        are the same up to rounding. None: one. Only methods in rounds between neighbours take
-        several.
+        are the same up to rounding. None: one. Only the default method and those in rounds between
+        neighbours take several.
     verbose : bool
         Print what the fit is at: one line that is rewritten on a terminal or in a notebook, else
         a line now and then.

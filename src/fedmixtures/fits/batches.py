@@ -152,13 +152,14 @@ def of_batches(
     fits, batches = tiles.at_once[1], list(entries.batches(tiles.at_once))
     on_device = dispatch.keeps_on_device()
     workers = 1 if on_device else calls_at_once()
+    device = getattr(jax.config, "jax_default_device", None)
     cut = _cut_on_device(tiles, entries, lines, fits) if on_device else _cut(entries, lines, fits)
     size = lambda part: part.stop - part.start
     n = [size(batch.entries if by_entry else batch.fits) for batch in batches]
 
     def call(batch: Batch) -> Any:
         work, given = cut(batch)
-        with precision(str(tiles.x.dtype)):  # which a new thread does not know
+        with precision(str(tiles.x.dtype)), jax.default_device(device):  # unknown to a new thread
             out = program(tiles, work, *given, *more)
         return out if on_device else jax.tree.map(np.asarray, out)
 

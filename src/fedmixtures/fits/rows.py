@@ -60,11 +60,15 @@ class FoldedRows:
         n_folds: int,
         seed: int,
         dtype: str,
+        most_components: int = 0,
         n_mixtures: int = 0,
         reg_covar: float = 1e-3,
         covariance_type: str = "full",
     ):
-        """`n_mixtures`: room for the points of so many (`TileTable.put_points`)."""
+        """`n_mixtures`: room for the points of so many (`TileTable.put_points`).
+
+        `most_components`: room for so many, if that is more than any here has.
+        """
         self.hashes, self.seed, self.dtype = data.label_hashes, seed, dtype
         data = distinct_rows_of_all(_counted(data))
         self.reg_covar, self.covariance_type = reg_covar, covariance_type
@@ -75,7 +79,8 @@ class FoldedRows:
         """(nodes,) rows, and which nodes have never seen one of the features."""
         k = np.minimum(n_components, data.counts)
         self.capped = k < n_components
-        self.present = np.arange(int(n_components.max()))[None] < k[:, None]
+        room = max(int(n_components.max()), most_components)
+        self.present = np.arange(room)[None] < k[:, None]
         fold, self.n_folds = self._folds(data, n_folds)
         self.n_continuous = data.n_continuous
         n_points = self.present.shape[1] * (2 * data.n_continuous + 1)

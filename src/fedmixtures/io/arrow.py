@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,36 @@ KINDS |= dict.fromkeys((".parquet", ".pq"), "parquet")
 KINDS |= dict.fromkeys((".feather", ".arrow"), "feather")
 
 
+class ParquetColumns:
+    """What `_read_file` needs of an Arrow table, read from a Parquet file column by column.
+
+    No more than one column is held at a time.
+    """
+
+    def __init__(self, path: Path):
+        from pyarrow import parquet
+
+        self._path, self._file = path, parquet.ParquetFile(path)
+        self.column_names: list[str] = list(self._file.schema_arrow.names)
+        self.num_rows: int = self._file.metadata.num_rows
+
+    def column(self, name: str) -> Any:
+        """One column."""
+        with _readable(self._path):
+            return self._file.read(columns=[name]).column(name)
+
+
+def columns_of(path: Path, delimiter: str | None = None) -> Any:
+    """The columns of one file: an Arrow table, or what reads one of a Parquet file at a time."""
+    if KINDS.get(path.suffix.lower()) != "parquet":
+        return read_frame(path, delimiter)
+    with _readable(path):
+        return ParquetColumns(path)
+
+
 def read_frame(path: Path, delimiter: str | None = None, as_text: bool = False) -> Any:
     """One file as an Arrow table; `as_text` keeps every cell of a CSV as it is written."""
-    import pyarrow as pa
-
-    try:
+    with _readable(path):
         if KINDS.get(path.suffix.lower()) == "parquet":
             from pyarrow import parquet
 
@@ -26,6 +53,14 @@ def read_frame(path: Path, delimiter: str | None = None, as_text: bool = False) 
 
             return feather.read_table(path)
         return _read_csv(path, delimiter, as_text)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
     except (pa.ArrowInvalid, OSError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ValueError(f"{path.name} could not be read: {reason}.") from None

@@ -12,7 +12,7 @@ import numpy as np
 from fedmixtures import _checks
 from fedmixtures.data.categories import Categories
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.io.arrow import KINDS, check_delimiter, numeric_column, read_frame
+from fedmixtures.io.arrow import KINDS, check_delimiter, columns_of, numeric_column
 from fedmixtures.io.category_columns import (
     categories_of,
     cells_of,
@@ -135,8 +135,8 @@ def read_table(
             )
         labels = np.repeat(plain_labels(stems), lengths)
     else:
-        labels = plain_labels(np.concatenate(held))
-    rows, names, doubtful = np.concatenate(parts), columns[0], ()
+        labels = plain_labels(_joined(held))
+    rows, names, doubtful = _joined(parts), columns[0], ()
     if recognise:
         rows, names, found, doubtful = features_alone(rows, names, seen, nodes is None, files[0])
         unwanted |= found
@@ -154,8 +154,8 @@ def read_table(
         labels,
         names,
         tuple(str(file) for file in files),
-        np.repeat(np.arange(len(files)), lengths),
-        np.concatenate([np.arange(n) for n in lengths]),
+        np.repeat(np.arange(len(files), dtype=np.int32), lengths),
+        _joined([np.arange(n, dtype=np.int32 if n < 2**31 else np.int64) for n in lengths]),
         tuple(unwanted.items()),
         doubtful,
         categories,
@@ -205,6 +205,11 @@ def check_table(table: Table, constant_ok: bool = False) -> None:
         )
 
 
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """One below the other; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def find_files(sources: Sequence[str]) -> list[Path]:
     """Files that names, folders and patterns stand for, in sorted order."""
     found: list[Path] = []
@@ -252,7 +257,7 @@ def _read_file(
         raise ValueError(f"{path.name} is empty. Give a table with a header line and rows.")
     if kind == "npz":
         return _read_npz(path, nodes, features, unwanted, categorical or set())
-    frame = read_frame(path, delimiter)
+    frame = columns_of(path, delimiter)
     check_delimiter(path, frame.column_names, delimiter)
     if nodes is not None and nodes not in frame.column_names:
         raise ValueError(

@@ -6,7 +6,6 @@ outside asks which kernel ran. Kernels for a GPU are tried before they are relie
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedmixtures._types import Array, PerNode, PerSlot, Rows, RowWeights, SlotKeys
+from fedmixtures.kernels.cores import own_cores
 from fedmixtures.kernels.cpu import clustering, drawing, likelihood, matching, pair_sums
 from fedmixtures.kernels.trial import passes
 from fedmixtures.mixture.density import IncompleteRows, log_joint, log_joint_observed
@@ -280,10 +280,7 @@ def nodes_at_once() -> int:
 
 def calls_at_once() -> int:
     """Calls that run side by side: as many as cores, or as NPROC says; one on a GPU."""
-    if on_gpu():
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return int(os.environ.get("NPROC") or cores or 1)
+    return 1 if on_gpu() else own_cores()
 
 
 def nll_and_gradient(

@@ -41,6 +41,8 @@ class Block:
     """(edges,) the edge of the opposite direction; -1 where the neighbour is elsewhere."""
     n_network: int
     """Nodes of the whole network, here and elsewhere: all know it."""
+    most_components: int = 0
+    """Room for components that mixtures have, if more than the largest here needs."""
 
     @cached_property
     def device_data(self) -> NodeData:
@@ -195,6 +197,8 @@ class Protocol(Method):
     needs_start: ClassVar = False
     keeps: ClassVar[tuple[type, ...]] = ()
     """Dataclasses and named tuples in the results of its stages."""
+    spreads: ClassVar[bool] = False
+    """Whether nodes get the same numbers when they are cut into several blocks, one a device."""
 
     @abc.abstractmethod
     def run(self, block: Block) -> Generator[Request | Stage, Any, Outcome]:

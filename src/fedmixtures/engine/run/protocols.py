@@ -17,7 +17,7 @@ from fedmixtures.engine.options import Options
 from fedmixtures.engine.run.in_process import BYTES, InProcess
 from fedmixtures.engine.run.stages import Stages
 from fedmixtures.engine.run.watch import Checkpoint, Progress, fingerprint
-from fedmixtures.engine.solution import FitWarning, History, Solution, Status, Traffic
+from fedmixtures.engine.solution import FitWarning, History, Shards, Solution, Status, Traffic
 from fedmixtures.graph.network import Network
 from fedmixtures.kernels.arrays import numpy_rules
 from fedmixtures.methods.base import Diagnostics, OneShot, Outcome
@@ -57,6 +57,7 @@ class ProtocolRun:
         self.protocol, self.data, self.network, self.options = protocol, data, network, options
         self.n_components, self.theta = n_components, theta
         self.unseen: list[dict[str, Any]] = []  # records of exchanges that are not shown yet
+        self.shards: Shards | None = None
 
     def solution(self) -> Solution:
         """Exchange after exchange; on Ctrl-C the last stage, if that is to be kept."""
@@ -64,28 +65,38 @@ class ProtocolRun:
         with numpy_rules(self.options.dtype):
             rest = self.options.seed, self.options.dtype, self.theta
             self.block = protocol_block(self.data, self.network, self.n_components, *rest)
-            self.answers = InProcess(self.block)
-            self.stages = Stages(
-                self.protocol.keeps,
-                self.answers,
-                kept=self.options.checkpoint is not None or self.options.keep_interrupted,
-                begun=begun,
-                ended=self._stage_ended,
-            )
+            self._begin(begun)
             try:
-                outcome = run_protocol(self.protocol, self.block, self._reply, self.stages)
+                outcome = self._outcome()
             except KeyboardInterrupt:
-                if not self.options.keep_interrupted or self.stages.mixtures is None:
+                last = self._last()
+                if not self.options.keep_interrupted or last is None:
                     raise
-                return self._interrupted(self.stages.mixtures())
+                return self._interrupted(*last)
         self._show(self.unseen)
         outcome = replace(outcome, theta=outcome.theta.to_numpy())
         diagnostics = diagnostics_of_block(outcome, self.block, self.network)
         traffic = self.answers.traffic()
-        return _solution(outcome, self.data, traffic, diagnostics, self.options.watch)
+        solution = _solution(outcome, self.data, traffic, diagnostics, self.options.watch)
+        return replace(solution, shards=self.shards)
+
+    def _begin(self, begun: dict[str, tuple[Any, list[np.ndarray]]]) -> None:
+        """Make ready to run, from stages that have been finished before."""
+        self.answers = InProcess(self.block)
+        self.stages = self._stages(self.answers, begun, self._stage_ended)
+
+    def _stages(self, counter: Any, begun: dict[str, Any], ended: Callable[[], Any]) -> Stages:
+        kept = self.options.checkpoint is not None or self.options.keep_interrupted
+        return Stages(self.protocol.keeps, counter, kept=kept, begun=begun, ended=ended)
+
+    def _outcome(self) -> Outcome:
+        return run_protocol(self.protocol, self.block, self._reply, self.stages)
+
+    def _answered(self, request: Any) -> Any:
+        return self.answers(request)
 
     def _reply(self, request: Any) -> Any:
-        before, answer = self.answers.rounds, self.answers(request)
+        before, answer = self.answers.rounds, self._answered(request)
         if self.answers.rounds == before:  # nothing was sent
             return answer
         if self.options.announce is not None:
@@ -104,16 +115,18 @@ class ProtocolRun:
     @cached_property
     def fingerprint(self) -> str:
         """Worked out on demand: it reads all rows."""
-        o, theta = self.options, self.theta
-        start = () if theta is None else theta.parts
-        settings = o.seed, o.dtype, list(self.n_components)
-        return fingerprint(self.protocol, self.data, self.network, *settings, arrays=start)
+        start = () if self.theta is None else self.theta.parts
+        given = self.protocol, self.data, self.network
+        return fingerprint(*given, *self._settings(), arrays=start)
+
+    def _settings(self) -> tuple[Any, ...]:
+        return self.options.seed, self.options.dtype, list(self.n_components)
 
     def _stage_ended(self) -> None:
         """Hand over what has been reached, to go on from."""
         if self.options.checkpoint is None:
             return
-        done = self.stages.done
+        done = self._done()
         arrays = [array for _, arrays in done.values() for array in arrays]
         forms = ((name, form, len(arrays)) for name, (form, arrays) in done.items())
         reached = self.answers.rounds, self.fingerprint
@@ -130,9 +143,17 @@ class ProtocolRun:
             found[name] = form, [next(arrays) for _ in range(n)]
         return found
 
-    def _interrupted(self, theta: Mixture) -> Solution:
-        message = f"interrupted; returning the mixtures of the step {self.stages.last!r}."
-        outcome = Outcome(theta.to_numpy(), message)
+    def _done(self) -> dict[str, tuple[Any, list[np.ndarray]]]:
+        """The stages that are finished."""
+        return self.stages.done
+
+    def _last(self) -> tuple[str, Callable[[], Mixture]] | None:
+        """The last stage that mixtures can be read from, and what reads them."""
+        return next(reversed(self.stages.readers.items()), None)
+
+    def _interrupted(self, step: str, mixtures: Callable[[], Mixture]) -> Solution:
+        message = f"interrupted; returning the mixtures of the step {step!r}."
+        outcome = Outcome(mixtures().to_numpy(), message)
         solution = _solution(outcome, self.data, self.answers.traffic(), None, None)
         return replace(solution, status=Status.INTERRUPTED)
 

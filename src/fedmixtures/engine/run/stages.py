@@ -36,10 +36,8 @@ class Stages(StageResults):
         self.counter, self.kept, self.ended = counter, kept, ended
         self.before = {} if begun is None else begun
         self.done: dict[str, tuple[Any, list[np.ndarray]]] = {}
-        self.last: str = ""
-        """The last stage that mixtures can be read from."""
-        self.mixtures: Callable[[], Mixture] | None = None
-        """Reads them."""
+        self.readers: dict[str, Callable[[], Mixture]] = {}
+        """Of the stages that mixtures can be read from, in the order in which they ended."""
 
     def known(self, stage: Stage) -> bool:
         """Whether the run that is gone on with had finished it."""
@@ -73,7 +71,7 @@ class Stages(StageResults):
     def _reads(self, stage: Stage, result: Any) -> None:
         read = stage.mixtures
         if read is not None and self.kept:
-            self.last, self.mixtures = stage.name, lambda: read(result)
+            self.readers[stage.name] = lambda: read(result)
 
 
 def taken_apart(value: Any, classes: dict[str, type]) -> tuple[Any, list[Any]]:

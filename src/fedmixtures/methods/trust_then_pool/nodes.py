@@ -53,6 +53,7 @@ class Nodes(FoldedRows):
             n_folds=options.n_folds,
             seed=block.seed,
             dtype=block.dtype,
+            most_components=block.most_components,
             n_mixtures=1 + int(max(block.line.max(initial=-1), block.sender.max(initial=-1))),
             reg_covar=options.reg_covar,
             covariance_type=options.covariance_type,

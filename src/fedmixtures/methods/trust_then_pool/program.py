@@ -109,6 +109,7 @@ class TrustThenPool(Protocol):
     sends: ClassVar[tuple[type, ...]] = (Whereabouts, Release, PerNeighbour, Connect, Walk, Sum)
     transforms_columns: ClassVar[bool] = True
     standardises: ClassVar[bool] = True
+    spreads: ClassVar[bool] = True
     keeps: ClassVar[tuple[type, ...]] = (
         Level,
         Everyone,
