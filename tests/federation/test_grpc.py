@@ -18,9 +18,11 @@ from cryptography.x509.oid import NameOID
 
 from deployed import Recorder
 from federated import RESEARCHER, SITES, Sites, a_job, same_bits, site_rows
+from fedmixtures import TrustThenPool
 from fedmixtures.federation.driving import FederationError, open_results
 from fedmixtures.federation.one_machine import free_port
 from fedmixtures.federation.watching import in_lines, look
+from fedmixtures.federation.wire.frames import Frame
 
 grpc = pytest.importorskip("grpc")
 ROWS = site_rows((40, 40, 40, 40))
@@ -172,6 +174,35 @@ def test_a_site_and_then_the_hub_are_lost_and_come_back(tmp_path, expected):
     begun = [segment.get("first_round", 0) for segment in record.segments]
     assert begun[-1] >= 6  # from where all stood, not from the start
     assert all(same_bits(found[name], alone[name]) for name in SITES)
+
+
+class WithOneSilent(Federation):
+    """One site gives signs of life and, from the fifth exchange on, sends nothing."""
+
+    def loaded(self, name: str):
+        node = super().loaded(name)
+        answer = node.answer
+
+        def mute(frame):
+            reply = answer(frame)
+            silent = reply.head.get("round", 0) >= 5 and "boxes" in reply.head
+            return Frame(reply.head | {"boxes": []}) if silent else reply
+
+        if name == SITES[-1]:
+            node.answer = mute
+        return node
+
+
+@pytest.mark.slow
+def test_the_others_finish_without_one_that_is_silent(tmp_path):
+    quick = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 1, 1))
+    job = a_job(quick, n_components=dict.fromkeys(SITES, 2), collector=RESEARCHER)
+    sites = Sites(tmp_path / "sites", ROWS, share_result=True)
+    with WithOneSilent(tmp_path, sites) as federation:
+        record, found = federation.fit(job, stall_after=25.0)
+    assert [segment["outcome"] for segment in record.segments] == ["lost", "completed"]
+    assert record.segments[0]["silent"] == list(SITES[-1:])
+    assert set(found) == set(SITES[:-1])
 
 
 def test_who_has_no_right_certificate_is_not_let_in(tmp_path):

@@ -105,14 +105,16 @@ class AbstractDriver(abc.ABC):
         `times` are those of `Segment`.
         """
         job, record = signed.job, FitRecord()
+        silent: set[str] = set()  # there, and of no use to the others
         for number in range(max_segments):
-            here = self.wait_for(job.sites, patience)
+            here = self.wait_for(tuple(s for s in job.sites if s not in silent), patience)
             begun = time.time()
             outcome = self.segment(number, signed, here, record, **times)
             outcome["seconds"] = time.time() - begun
             outcome["absent"] = sorted(set(job.sites) - set(here))
             record.segments.append(outcome)
             self.listener("segment ended", outcome)
+            silent |= set(outcome.get("silent", ()))
             if outcome["outcome"] == "completed":
                 return record
             if outcome["outcome"] == "refused":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ class Segment:
         that nobody has gone on with old models when a segment ends.
     start_timeout
         Seconds a site's process may take to give its first sign of life.
+    stall_after
+        Seconds without any progress after which the site that the others wait for is left out, for
+        all the signs of life that it gives.
     """
 
     def __init__(
@@ -53,11 +57,16 @@ class Segment:
         deadline: float = 60.0,
         lost_after: float = 20.0,
         start_timeout: float = 90.0,
+        stall_after: float = 900.0,
     ):
         self.signed, self.job, self.tell = signed, signed.job, tell
         self.hello_timeout, self.deadline = hello_timeout, deadline
         self.lost_after, self.start_timeout = lost_after, start_timeout
+        self.stall_after = stall_after
         self.replies: dict[str, Frame] = {}
+        self.silent: list[str] = []
+        """Sites that gave signs of life and nothing else."""
+        self._moved, self._reached = 0.0, -1
         self._seen: dict[str, float] = {}
         self._gone: set[str] = set()
         self._progress: dict[str, dict[str, Any]] = {}
@@ -91,7 +100,11 @@ class Segment:
             "reasons": {s: str(r)[:200] for s, r in reasons.items() if s in known},
         }
         with self._lock:
-            self._seen[site], self._progress[site] = time.monotonic(), how
+            now = self._seen[site] = time.monotonic()
+            self._progress[site] = how
+            rounds = sorted(one["round"] for one in self._progress.values())
+            if rounds[len(rounds) // 2] > self._reached:  # nobody alone makes it look like progress
+                self._moved, self._reached = now, rounds[len(rounds) // 2]
         return True
 
     def replied(self, site: str, data: Any) -> None:
@@ -121,7 +134,7 @@ class Segment:
         if refused := self._refused():
             return {"outcome": "refused", "reasons": refused}
         if lost or stopped():
-            return {"outcome": "lost", "sites": lost}
+            return {"outcome": "lost", "sites": lost, "silent": self.silent}
         gone = {name for reply in self.replies.values() for name in reply.head.get("gone", ())}
         present = [name for name in here if name not in gone]
         common = common_round({name: self.replies[name] for name in present})
@@ -132,7 +145,7 @@ class Segment:
         if refused := self._refused():
             return {"outcome": "refused", "reasons": refused, **timing}
         if lost or stopped():
-            return {"outcome": "lost", "sites": lost, **timing}
+            return {"outcome": "lost", "sites": lost, "silent": self.silent, **timing}
         replies = self.replies.items()
         held = {site: reply.head["round"] for site, reply in replies if not reply.head.get("over")}
         return {"outcome": "completed", "present": present, "held": held, **timing}
@@ -159,9 +172,33 @@ class Segment:
             if lost := sorted(site for site in missing if self._is_lost(site, now)):
                 return lost
             if timeout and time.monotonic() - now > timeout:
-                return sorted(missing)
+                self.silent = sorted(missing)
+                return self.silent
+            if not timeout and time.monotonic() - max(self._moved, now) > self.stall_after:
+                witnesses = self._witnesses()
+                most = max(map(len, witnesses.values()), default=0)
+                named = sorted(site for site, by in witnesses.items() if len(by) == most)
+                if most > 1 and len(named) == 1:
+                    self.silent = named
+                    return named
+                open_ = set(named).union(*(witnesses[site] for site in named)) or set(here)
+                words = f"nothing has moved for {self.stall_after:g} s: it is silent, or says so"
+                self.replies |= {site: request("refused", reason=words) for site in open_}
             time.sleep(LOOK)
         return []
+
+    def _witnesses(self) -> dict[str, set[str]]:
+        """Who says of whom that it owes a message.
+
+        A site that stands before the witness and waits for others itself may be unable to go on:
+        that is no witness against it. So no two honest sites are witnesses against a third.
+        """
+        told, found = self.progress, defaultdict(set)
+        for witness, how in told.items():
+            for site in {*how["waiting_for"]} & told.keys():
+                if told[site]["round"] >= how["round"] or not told[site]["waiting_for"]:
+                    found[site].add(witness)
+        return found
 
     def _is_lost(self, site: str, asked: float) -> bool:
         """Silent for too long, or never heard at all since its process should have started."""

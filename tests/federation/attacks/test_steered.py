@@ -111,26 +111,33 @@ PLAYS = {
     "rows in the middle": Play(inside=True),
     "rows in the middle, wide cells": Play(inside=True, cells=BLUNT),
 }
+BARE = "3 sites, 60 rows, 2 features, unprotected"
 SEEDS = int(os.environ.get("FEDERATION_SEEDS", "4"))
+FORMS = os.environ.get("FEDERATION_FORMS", "")
+"""Only forms whose names have this in them: all of them take hours."""
 
 
 @pytest.mark.silos
 def test_n1_at_length(tmp_path, monkeypatch):
     """Every form with the protection, and the plain one without: what the attacker is worth."""
-    plays = PLAYS | {"3 sites, 60 rows, 2 features, unprotected": Play(unprotected=True, targets=4)}
-    figures = {}
+    plays = PLAYS | {BARE: Play(unprotected=True, targets=4)}
+    total = np.zeros(3)
     for name, play in plays.items():
+        if FORMS not in name:
+            continue
         runs = []
         for seed in range(SEEDS):
             with monkeypatch.context() as patch:
                 runs.append(play.found(tmp_path / f"{name}-{seed}", patch, seed))
         found, chance, tried = np.sum(runs, axis=0)
-        figures[name] = {"found": int(found), "by_chance": round(chance, 3), "tried": int(tried)}
-        record("attack-n1", seed=0, seeds=SEEDS, within=WITHIN, by_form=figures)
-    bare = figures.pop("3 sites, 60 rows, 2 features, unprotected")
-    total = {key: sum(one[key] for one in figures.values()) for key in bare}
-    assert bare["found"] > 0.25 * bare["tried"], figures
-    assert total["found"] <= total["by_chance"] + 0.02 * total["tried"], figures
+        figures = {"found": int(found), "by_chance": round(chance, 3), "tried": int(tried)}
+        file = "attack-n1-" + name.replace(",", "").replace(" ", "-")
+        record(file, seed=0, seeds=SEEDS, within=WITHIN, form=name, **figures)
+        if name == BARE:
+            assert found > 0.25 * tried
+        else:
+            total += found, chance, tried
+    assert total[0] <= total[1] + 0.02 * total[2]
 
 
 def test_rows_in_sums_are_no_finer_than_a_part_of_their_spread():

@@ -30,7 +30,7 @@ REMEMBERED = 5
 """Segments that are shown to whoever looks."""
 NEWS = 0.5
 """Seconds between two reports to the researcher."""
-TIMES = ("hello_timeout", "deadline", "lost_after", "start_timeout")
+TIMES = ("hello_timeout", "deadline", "lost_after", "start_timeout", "stall_after")
 
 
 @dataclass

@@ -200,6 +200,7 @@ class Sums:
 
     def __init__(self, account: LockedRecord, most: int, data_set: str):
         self.account, self.most, self.data_set = account, most, data_set
+        self._noted: set[tuple[str, str]] = set()
 
     def knows(self, job: str, members: frozenset[str], number: tuple[int, int]) -> bool:
         """Whether a sum has been entered."""
@@ -215,10 +216,29 @@ class Sums:
         sets = content.get(self.data_set, {})
         known = [*content.get(self._known, []), *(key for key in sets if job in sets[key])]
         OpenedSets([frozenset(key.split("|")) for key in known]).admit(members)
+        for key, heard in content.get(self._heard, {}).items():
+            if key not in known:  # who showed nothing may have added up what all others showed
+                withheld = frozenset(key.split("|")) - set(heard)
+                OpenedSets([frozenset(heard)]).admit(members - withheld)
 
     @property
     def _known(self) -> str:
         return f"{self.data_set} opened"
+
+    @property
+    def _heard(self) -> str:
+        return f"{self.data_set} heard"
+
+    def heard(self, members: frozenset[str], of: set[str]) -> None:
+        """These have shown their shares of a sum over the members, this site among them."""
+        key = "|".join(sorted(members))
+        if all((key, name) in self._noted for name in of):
+            return
+        with self.account.locked() as content:
+            if key not in content.get(self._known, []):
+                known = content.setdefault(self._heard, {})
+                known[key] = sorted({*known.get(key, []), *of})
+        self._noted |= {(key, name) for name in of}
 
     def opened(self, members: frozenset[str]) -> None:
         """All members have shown their shares: a total over them is known.
@@ -229,6 +249,7 @@ class Sums:
         if key not in self.account.read().get(self._known, []):
             with self.account.locked() as content:
                 content.setdefault(self._known, []).append(key)
+                content.get(self._heard, {}).pop(key, None)
 
     def enter(self, job: str, members: frozenset[str], number: tuple[int, int], cost: int) -> None:
         """A sum of a job, by exchange and attempt, is about to take place; again it is free."""

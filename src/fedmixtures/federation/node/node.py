@@ -206,6 +206,7 @@ class Node:
             self._check_columns(job, gate.own_count(len(job.features)))
             session = ProtocolSession(job, self.name, self.support, folder, program, gate)
             session.passed, session.opened = self.point.let_through, self.point.opened
+            session.noted = self.point.heard
             if job.privacy is None and gate.rounding > 0:  # noise has its own rule
                 secret = self.key.secret(f"blur {self.config.data_set}")
                 session.shows(blurred(self.support.rows, gate.rounding, secret))

@@ -44,6 +44,8 @@ class ProtocolSession:
         """Lets the messages of the present exchange through the gate; set by the node."""
         self.opened: Callable[[Any], None] = lambda session: None
         """Takes note that all members have shown their shares; set by the node."""
+        self.noted: Callable[[Any, str], None] = lambda session, source: None
+        """Takes note that one has; set by the node."""
         self.shown = self.at_home
         """The site's rows as far as anything that leaves may depend on them."""
         self.round: int | None = None
@@ -184,6 +186,7 @@ class ProtocolSession:
         self.exchange.check(source, found)
         self.heard[source] = (source_round, found)
         self.contents[source] = content
+        self.noted(self, source)
 
     def freshness(self) -> dict[str, list[str]]:
         """Partners by whether their message has come."""

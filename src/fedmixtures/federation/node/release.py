@@ -111,6 +111,11 @@ class ReleasePoint:
         if session.exchange is not None and session.exchange.members is not None:
             self.sums.opened(session.exchange.members)
 
+    def heard(self, session: ProtocolSession, source: str) -> None:
+        """A member has shown its share of a sum that this site has shown its own of."""
+        if session.exchange is not None and session.exchange.members is not None:
+            self.sums.heard(session.exchange.members, {self.site, source})
+
     def boxes(self, session: Any) -> tuple[dict[str, bytes], dict[str, ApprovedMessage]]:
         """Sealed boxes of the round reached, by destination, and what is in those that are new.
 
