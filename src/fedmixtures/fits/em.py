@@ -169,10 +169,10 @@ def m_step_of_batch(
     n, dtype = len(theta.weights), theta.means.dtype
     given = theta, s, _wide(shrinkage, 0.0, theta.weights, str(dtype))[0]
     if dispatch.keeps_on_device():
-        return _advanced(*given, covariance_type)
+        return _m_step(*given, covariance_type)
     room = max(256, 1 << max(n - 1, 1).bit_length())
     fill = lambda part: np.concatenate([part, np.repeat(part[:1], room - n, axis=0)])
-    out = _advanced(*jax.tree.map(fill, given), covariance_type)
+    out = _m_step(*jax.tree.map(fill, given), covariance_type)
     return jax.tree.map(lambda part: np.asarray(part)[:n], out)
 
 
@@ -315,7 +315,7 @@ def _overlaps(tiles: Tiles, work: Work, theta: Mixture, fold: Array) -> Array:
 
 
 @quick
-def _advanced(theta: Mixture, s: Statistics, shrinkage: Shrinkage, covariance_type) -> Mixture:
+def _m_step(theta: Mixture, s: Statistics, shrinkage: Shrinkage, covariance_type) -> Mixture:
     nu, reg_covar = (of[:, None, None, None] for of in shrinkage)
     prior = ShapePrior(nu, 1.0)
     return m_step(theta, s, reg_covar, prior, covariance_type, least_mass=LEAST)

@@ -193,9 +193,9 @@ class FoldedRows:
         `nu` is the strength of the prior, or a `Shrinkage`.
         """
         more = {"covariance_type": self.covariance_type, **more}
-        held = self._shrinkage(nu)
+        shrinkage = self._shrinkage(nu)
         return fitted(
-            self.table.tiles if tiles is None else tiles, entries, theta, held, n_steps, **more
+            self.table.tiles if tiles is None else tiles, entries, theta, shrinkage, n_steps, **more
         )
 
     def _shrinkage(self, nu: Any) -> Shrinkage:

@@ -81,7 +81,7 @@ def _slice(tree: Any, first: int, end: int | None) -> Any:
 
 
 @jit_on_gpu
-def chosen(condition: Array, one: Any, other: Any) -> Any:
+def where(condition: Array, one: Any, other: Any) -> Any:
     """Line by line `one` where the condition holds, else `other`."""
     wide = lambda part: condition.reshape(-1, *(1,) * (part.ndim - 1))
     return jax.tree.map(lambda a, b: xp.where(wide(a), a, b), one, other)
@@ -92,7 +92,7 @@ def pick(best: Array, trees: list[Any]) -> Any:
     """Line by line that of the tree with the number `best`."""
     found = trees[0]
     for number, tree in enumerate(trees[1:], 1):
-        found = chosen(best == number, tree, found)
+        found = where(best == number, tree, found)
     return found
 
 

@@ -237,7 +237,7 @@ def test_a3_the_default_job_gives_no_row_away(tmp_path, monkeypatch):
     """Not even to the ideal reader, who would have most rows from exact sums."""
     play = Play(tmp_path, monkeypatch, 30, 2)
     released, exact = play.shares(), play.shares(gate=EXACT)
-    # Keys are drawn: in ten runs the share was at most 0.011 above chance. Exact sums give 0.3 to 1.
+    # Keys are drawn: in ten runs at most 0.011 above chance. Exact sums give 0.3 to 1.
     assert released["ideal"] < released["chance"] + 2 * SLACK
     assert exact["ideal"] > 0.15
 

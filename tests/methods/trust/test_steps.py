@@ -298,7 +298,7 @@ def test_the_strength_is_the_one_that_foretells_best(nodes, own, other):
     steps, score = (0, 3, 0), lambda level: (level.out_of_fold * nodes.count).sum()
     level, pooled = everyone(nodes, own, strengths=[8.0, other], steps=steps)
     alone, _ = everyone(nodes, own, strengths=[8.0], steps=steps)
-    assert (pooled.held.nu == max(8.0, other)).all()
+    assert (pooled.shrinkage.nu == max(8.0, other)).all()
     assert (score(level) > score(alone) + 1e-6) == (other > 8.0)
 
 

@@ -120,7 +120,7 @@ class Run:
                 # A search makes one round at a time.
                 if not self.search or done - self.told >= (self.options.report_every or 1):
                     self.report(states, done)
-                if self.settled(states):
+                if self.stands_still(states):
                     break
         except KeyboardInterrupt:
             if not self.options.keep_interrupted:
@@ -156,7 +156,7 @@ class Run:
             rate *= search.shorter
         return None
 
-    def settled(self, states) -> bool:
+    def stands_still(self, states) -> bool:
         """Whether the last of the rounds hardly changed any node's parameters."""
         if self.options.tol == 0:
             return False

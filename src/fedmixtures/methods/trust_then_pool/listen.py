@@ -16,9 +16,9 @@ from fedmixtures.fits.rows import by_node
 from fedmixtures.kernels.arrays import (
     Segments,
     at,
-    chosen,
     jit_on_gpu,
     placed,
+    where,
     worth_selecting,
     xp,
 )
@@ -151,18 +151,18 @@ class Begun(NamedTuple):
     theta: Mixture
     others: PseudoData
     extra_mass: Array
-    held: Shrinkage
+    shrinkage: Shrinkage
 
 
 def _begun(nodes: Nodes, judged: HeldOut, own: Level, personal: Personal, better: Array) -> Begun:
     """An E-step of own rows without each fold: it is the same whoever is listened to."""
     node, leave = judged.node, judged.fold
-    held, models = (
-        (personal.others, personal.extra_mass, personal.held),
+    pseudo_data, models = (
+        (personal.others, personal.extra_mass, personal.shrinkage),
         (own.folds, personal.level.folds),
     )
     usual = Shrinkage(nodes.nu, nodes.reg_covar)
-    start, others, extra_mass, shrinkage = _from(node, leave, better, models, held, usual)
+    start, others, extra_mass, shrinkage = _from(node, leave, better, models, pseudo_data, usual)
     sums = nodes.fit(nodes.table.of_rows(node, leave), start, shrinkage, 0).own
     others, extra_mass = _with_own(start, others, extra_mass, sums)
     return Begun(start, others, extra_mass, shrinkage)
@@ -179,7 +179,7 @@ def _gains(
     entries = nodes.table.of_each(received.sender[edges][edge], weight)
     of = at(begun, there)
     beside = {"pseudo_data": of.others, "extra_mass": of.extra_mass}
-    theta = nodes.step_by_points(entries, of.theta, of.held, **beside)
+    theta = nodes.step_by_points(entries, of.theta, of.shrinkage, **beside)
     gain = xp.where(line[fits] >= 0, judged.gains(there, theta, known), 0.0)
     return placed(len(line), fits, gain, 0.0, gain.dtype).reshape(nodes.n_folds, -1)
 
@@ -216,15 +216,15 @@ def _from(
     leave: Array,
     better: Array,
     folds: tuple[Mixture, Mixture],
-    held: tuple[PseudoData, Array, Shrinkage],
+    pseudo_data: tuple[PseudoData, Array, Shrinkage],
     usual: Shrinkage,
 ) -> tuple[Mixture, PseudoData, Any, Shrinkage]:
     """Where a fit begins and what it has beside own rows; nothing, where they alone are better."""
     alone = better[node]
-    others, extra_mass, shrinkage = at(held, node)
+    others, extra_mass, shrinkage = at(pseudo_data, node)
     mass = xp.where(alone[:, None], 0.0, others.mass)
     return (
-        chosen(alone, *at(folds, (node, leave))),
+        where(alone, *at(folds, (node, leave))),
         PseudoData(mass, others.means, others.covariances),
         xp.where(alone[:, None], 1.0, extra_mass),
         Shrinkage(*(xp.where(alone, *two) for two in zip(usual, shrinkage, strict=True))),

@@ -29,14 +29,16 @@ from fedmixtures.mixture.moments import Statistics
 class Known:
     """What a network has found: everyone's mixture, its rows, and how levels weigh there."""
 
-    def __init__(self, levels: Levels, rows: np.ndarray, held: Shrinkage, covariance_type: str):
-        """`rows` and `held` (nodes,): how many rows nodes have, and what holds covariances."""
+    def __init__(
+        self, levels: Levels, rows: np.ndarray, shrinkage: Shrinkage, covariance_type: str
+    ):
+        """`rows` and `shrinkage` (nodes,): numbers of rows, and how covariances were shrunk."""
         share = rows / rows.sum()
         mixtures, shares = distinct(levels.theta.at(levels.names.index("everyone")), share)
         largest = int(first_greatest(shares))  # of the parts, where the network has several
         users = mixtures.at(slice(largest, largest + 1))
         self.rows = rows.sum() * shares[largest]
-        self.held = Shrinkage(*(np.full(1, np.median(of)) for of in held))
+        self.shrinkage = Shrinkage(*(np.full(1, np.median(of)) for of in shrinkage))
         self.weights = share @ levels.weights
         self.units = _units_of(users, covariance_type)
         self.everyone = self.units.of_users(users)
@@ -48,7 +50,7 @@ class Known:
         second = mass[..., None, None] * theta.covariances
         rest = Statistics(np.zeros(1), mass, np.zeros_like(theta.means), second)
         folds = nodes_last(repeated(theta, nodes.n_folds))
-        pooled = Pooled(theta, rest, self.held)
+        pooled = Pooled(theta, rest, self.shrinkage)
         return Everyone(Level(theta, nodes.out_of_fold(folds), theta), pooled, pooled)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.fits.em import best_of, quick
 from fedmixtures.fits.rows import by_node, nodes_first
-from fedmixtures.kernels.arrays import at, chosen, replaced, xp
+from fedmixtures.kernels.arrays import at, replaced, where, xp
 from fedmixtures.methods.protocol import Release
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.nodes import Nodes
@@ -41,10 +41,10 @@ class Level:
         """The level, with `other` at the nodes where the condition holds."""
         both = self.folds is not None and other.folds is not None
         return Level(
-            chosen(condition, other.fit, self.fit),
+            where(condition, other.fit, self.fit),
             by_node(condition, nodes.node_of, other.out_of_fold, self.out_of_fold),
-            chosen(condition, other.clusters, self.clusters),
-            chosen(condition, other.folds, self.folds) if both else None,
+            where(condition, other.clusters, self.clusters),
+            where(condition, other.folds, self.folds) if both else None,
         )
 
     def only(self, part: Nodes, who: np.ndarray) -> Level:

@@ -13,7 +13,7 @@ import numpy as np
 from fedmixtures._types import Array
 from fedmixtures.fits.em import Shrinkage, as_pseudo_data
 from fedmixtures.fits.rows import ALL_STEPS, nodes_first, nodes_last
-from fedmixtures.kernels.arrays import chosen, counted, jit_on_gpu, lines_with, pick, xp
+from fedmixtures.kernels.arrays import counted, jit_on_gpu, lines_with, pick, where, xp
 from fedmixtures.methods.protocol import Sum
 from fedmixtures.methods.trust_then_pool.constants import C
 from fedmixtures.methods.trust_then_pool.nodes import Nodes, to_add
@@ -30,7 +30,7 @@ class Personal:
     level: Level
     others: PseudoData
     extra_mass: Array
-    held: Shrinkage
+    shrinkage: Shrinkage
 
 
 def personal_level(
@@ -53,7 +53,7 @@ def personal_level(
     clusters = nodes.in_parts(_clusters, everyone.full, held)
     start, others = nodes.in_parts(_start, pooled, held)
     level = Level(fit, out_of_fold, clusters, folds).where(nodes, _lost(fit), own)
-    return Personal(level, others, start.weights, pooled.held)
+    return Personal(level, others, start.weights, pooled.shrinkage)
 
 
 @jit_on_gpu
@@ -74,7 +74,7 @@ def _moved(
     """Mixtures of all rows and of the folds (nodes, folds, ...); densities out of fold."""
     start, others = _start(part, who, pooled, held_by)
     steps = start.weights, C.personal_steps
-    fit, folds = part.halves(part.fit_with_pseudodata(start, others, pooled.held, *steps))
+    fit, folds = part.halves(part.fit_with_pseudodata(start, others, pooled.shrinkage, *steps))
     return (fit, nodes_first(folds, part.n)), part.out_of_fold(folds)
 
 
@@ -82,12 +82,12 @@ def _clusters(part: Nodes, who: slice, full: Pooled, held_by: Array) -> Mixture:
     """Mixtures of all rows."""
     start, others = _start(part, who, full, held_by)
     steps = start.weights, C.personal_steps
-    return part.fit_with_pseudodata(start, others, full.held, *steps, folds=False)
+    return part.fit_with_pseudodata(start, others, full.shrinkage, *steps, folds=False)
 
 
 def _start(part: Nodes, _: slice, pooled: Pooled, held_by: Any) -> tuple[Mixture, PseudoData]:
     """The mixture of the others, and those of their rows that hold it."""
-    start = part.m_step(pooled.theta, pooled.rest, pooled.held)
+    start = part.m_step(pooled.theta, pooled.rest, pooled.shrinkage)
     return start, as_pseudo_data(pooled.theta, pooled.rest, held_by)
 
 
@@ -108,7 +108,7 @@ def near_level(nodes: Nodes, own: Level, received: Received, chosen_edges: Array
         start = _one_after_another([fit, nodes_last(folds)])
         found = part.fit(entries, start, nodes.nu, C.near_steps, **ALL_STEPS).theta
         alone = counted(points[0], len(node)) == 0
-        fit, folds = part.halves(chosen(alone, start, found))
+        fit, folds = part.halves(where(alone, start, found))
         return fit, part.out_of_fold(folds)
 
     fit, out_of_fold = nodes.in_parts(fitted, own.fit, own.folds)

@@ -22,10 +22,10 @@ from fedmixtures.fits.em import LEAST, SAME_FIT, Fit, Shrinkage, as_pseudo_data,
 from fedmixtures.fits.rows import apart, by_node, nodes_last, together
 from fedmixtures.kernels.arrays import (
     at,
-    chosen,
     jit_on_gpu,
     repeated,
     replaced,
+    where,
     with_either,
     worth_selecting,
     xp,
@@ -44,7 +44,7 @@ class Pooled(eqx.Module):
 
     theta: Mixture
     rest: Statistics
-    held: Shrinkage
+    shrinkage: Shrinkage
     """(nodes,) what holds covariances."""
 
 
@@ -84,43 +84,45 @@ def pooled_level(
     alone, group = (groups.size == 1) | ~known, np.where(known, groups.label, nodes.lone)
     best = _best(nodes, starts, group, how, first)
     del starts  # the steps drop what they have used, if no name holds it here
-    held = _each(nodes, how.strengths, how.ridges[:1])
+    shrinkage = _each(nodes, how.strengths, how.ridges[:1])
     fit, total = repeated((yield from best), len(how.strengths))
-    going_on = _stepped(nodes, fit, total, held, group, each)
+    going_on = _stepped(nodes, fit, total, shrinkage, group, each)
     del fit, total
     fit, total = yield from going_on
 
-    def judged(part: Nodes, who: slice, fit: Fit, total: Statistics, held: Any, alone: Any) -> Any:
-        """Log-likelihoods of held-out rows, with each of `held`."""
-        mine, several = own.out_of_fold[nodes.tiles(who)], held.nu.shape[1]
+    def judged(
+        part: Nodes, who: slice, fit: Fit, total: Statistics, shrinkage: Any, alone: Any
+    ) -> Any:
+        """Log-likelihoods of held-out rows, with each of `shrinkage`."""
+        mine, several = own.out_of_fold[nodes.tiles(who)], shrinkage.nu.shape[1]
         found = [
-            _without_own(part, who, *_number(i, (fit, total, held)))[0] for i in range(several)
+            _without_own(part, who, *_number(i, (fit, total, shrinkage)))[0] for i in range(several)
         ]
         found = [by_node(alone, part.node_of, mine, density) for density in found]
         return part.log_likelihoods(found)
 
-    mine = to_add(nodes.in_parts(judged, fit, total, held, alone), group)
+    mine = to_add(nodes.in_parts(judged, fit, total, shrinkage, alone), group)
     choice = best_by((yield mine), mine.share)
-    full = _number(0, (fit, total, held))
-    fit, total, held = _of_choice(choice, (fit, total, held))
+    full = _number(0, (fit, total, shrinkage))
+    fit, total, shrinkage = _of_choice(choice, (fit, total, shrinkage))
     if len(how.ridges) > 1:  # an M-step of the same sums tells what another would bring
         several = repeated(_number(0, (fit, total)), len(how.ridges))
         each_ridge = _each(nodes, how.strengths[:1], how.ridges)._replace(
-            nu=repeated(held.nu[:, 0], len(how.ridges))
+            nu=repeated(shrinkage.nu[:, 0], len(how.ridges))
         )
         likely, spread = nodes.in_parts(judged, *several, each_ridge, alone)
         first = likely.T[:1] + C.for_a_ridge * nodes.rows_of
         likely = replaced(likely.T, np.zeros(1, int), first).T
         mine = to_add((likely, spread), group)
         ridge = best_by((yield mine), mine.share)
-        held = held._replace(reg_covar=_of_choice(ridge, each_ridge.reg_covar))
-        full = (*full[:2], full[2]._replace(reg_covar=held.reg_covar[:, 0]))
+        shrinkage = shrinkage._replace(reg_covar=_of_choice(ridge, each_ridge.reg_covar))
+        full = (*full[:2], full[2]._replace(reg_covar=shrinkage.reg_covar[:, 0]))
     full = _behind(full, alone, own.fit)
-    fit, total = yield from _stepped(nodes, fit, total, held, group, then)
-    fit, total, held = _number(0, (fit, total, held))
-    out_of_fold, rest = nodes.in_parts(_without_own, fit, total, held)
+    fit, total = yield from _stepped(nodes, fit, total, shrinkage, group, then)
+    fit, total, shrinkage = _number(0, (fit, total, shrinkage))
+    out_of_fold, rest = nodes.in_parts(_without_own, fit, total, shrinkage)
     level = Level(fit.theta, out_of_fold, fit.theta).where(nodes, alone, own)
-    pooled = Pooled(level.fit, rest, held)
+    pooled = Pooled(level.fit, rest, shrinkage)
     full = _first_of(choice, pooled, full)
     return Everyone(replace(level, clusters=full.theta), pooled, full)
 
@@ -200,9 +202,9 @@ def _offers(
     """(nodes, starts, ...) what each node offers, or zeros."""
     nothing = jax.tree.map(xp.zeros_like, release)
     put = lambda part, new: replaced(part, leads, new)
-    clustered = jax.tree.map(put, nothing, chosen(lost, _widened(best), best))
-    offered = [chosen(rank == leader, clustered, nothing) for leader in range(C.leaders)]
-    offered.append(chosen((rank == 0) & whole, release, nothing))
+    clustered = jax.tree.map(put, nothing, where(lost, _widened(best), best))
+    offered = [where(rank == leader, clustered, nothing) for leader in range(C.leaders)]
+    offered.append(where((rank == 0) & whole, release, nothing))
     return jax.tree.map(lambda *parts: xp.stack(parts, axis=1), *offered)
 
 
@@ -212,7 +214,7 @@ def _filled(starts: Mixture, own: Mixture) -> tuple[Mixture, Any]:
     there = are_mixtures(starts)  # a group may have fewer members than leaders, or a liar
     known = there.any(1)
     first = at(starts, (xp.arange(len(known)), there.argmax(1)))
-    spare = chosen(known, first, own)
+    spare = where(known, first, own)
     fill = lambda part, other: xp.where(
         there.reshape(*there.shape, *(1,) * (part.ndim - 2)), part, other[:, None]
     )
@@ -236,11 +238,11 @@ def _best(
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """A few steps from every start; each group goes on from its best."""
     n_starts = starts.weights.shape[1]
-    held = _each(nodes, how.strengths[:1], how.ridges[:1])
-    held = Shrinkage(*(np.repeat(of, n_starts, axis=1) for of in held))
-    begun = _begun(nodes, starts, held, group)
+    shrinkage = _each(nodes, how.strengths[:1], how.ridges[:1])
+    shrinkage = Shrinkage(*(np.repeat(of, n_starts, axis=1) for of in shrinkage))
+    begun = _begun(nodes, starts, shrinkage, group)
     del starts
-    fit, total = yield from _stepped(nodes, *(yield from begun), held, group, n_steps)
+    fit, total = yield from _stepped(nodes, *(yield from begun), shrinkage, group, n_steps)
 
     def judged(part: Nodes, _: slice, theta: Mixture) -> tuple[Any, Any]:
         density = part.densities(part.all_rows(n_starts), nodes_last(theta))
@@ -278,7 +280,7 @@ def _number(choice: int, tree: Any) -> Any:
 @jit_on_gpu
 def _first_of(choice: Array, pooled: Pooled, first: Pooled) -> Pooled:
     """That of the first choice, whatever was chosen."""
-    return chosen(choice == 0, pooled, first)
+    return where(choice == 0, pooled, first)
 
 
 def _each(nodes: Nodes, strengths: np.ndarray, ridges: np.ndarray) -> Shrinkage:
@@ -289,22 +291,22 @@ def _each(nodes: Nodes, strengths: np.ndarray, ridges: np.ndarray) -> Shrinkage:
 
 
 def _begun(
-    nodes: Nodes, theta: Mixture, held: Shrinkage, group: np.ndarray
+    nodes: Nodes, theta: Mixture, shrinkage: Shrinkage, group: np.ndarray
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """Statistics under mixtures (nodes, several, ...), and their totals."""
-    fit = nodes.in_parts(_sums, theta, held)
+    fit = nodes.in_parts(_sums, theta, shrinkage)
     del theta
     return fit, (yield from _total(nodes, fit, group))
 
 
 def _stepped(
-    nodes: Nodes, fit: Fit, total: Statistics, held: Shrinkage, group: np.ndarray, n_steps: int
+    nodes: Nodes, fit: Fit, total: Statistics, shrinkage: Shrinkage, group: np.ndarray, n_steps: int
 ) -> Generator[Request, Any, tuple[Fit, Statistics]]:
     """EM by sums, from fits (nodes, several, ...) whose totals are known."""
     for _ in range(n_steps):
         theta = fit.theta
         del fit  # what is done with makes room for what comes
-        fit = nodes.in_parts(_next_sums, theta, total, held)
+        fit = nodes.in_parts(_next_sums, theta, total, shrinkage)
         del theta, total
         total = yield from _total(nodes, fit, group)
     return fit, total
@@ -315,28 +317,30 @@ def _total(nodes: Nodes, fit: Fit, group: np.ndarray) -> Generator[Request, Any,
     return (yield Sum(fit.own, group, fit.theta))
 
 
-def _next_sums(part: Nodes, _: slice, theta: Mixture, total: Statistics, held: Shrinkage) -> Fit:
+def _next_sums(
+    part: Nodes, _: slice, theta: Mixture, total: Statistics, shrinkage: Shrinkage
+) -> Fit:
     """Own statistics after an M-step."""
     several = theta.weights.shape[1]
-    return part.sums(apart(_next(part, *together((theta, total, held))), several), held)
+    return part.sums(apart(_next(part, *together((theta, total, shrinkage))), several), shrinkage)
 
 
-def _sums(part: Nodes, _: slice, theta: Mixture, held: Shrinkage) -> Fit:
+def _sums(part: Nodes, _: slice, theta: Mixture, shrinkage: Shrinkage) -> Fit:
     """Own statistics under several mixtures (nodes, several, ...)."""
-    return part.sums(theta, held)
+    return part.sums(theta, shrinkage)
 
 
-def _next(nodes: Nodes, theta: Mixture, total: Statistics, held: Shrinkage) -> Mixture:
+def _next(nodes: Nodes, theta: Mixture, total: Statistics, shrinkage: Shrinkage) -> Mixture:
     """The M-step of totals; a bad total, which a liar can make, keeps the last good mixture."""
     good, kept = _kept(total)
-    return chosen(good, nodes.m_step(theta, kept, held), theta)
+    return where(good, nodes.m_step(theta, kept, shrinkage), theta)
 
 
 @jit_on_gpu
 def _kept(total: Statistics) -> tuple[Any, Statistics]:
     """Which totals are good, and harmless ones in place of the others."""
     good = sound(total)
-    return good, chosen(good, total, jax.tree.map(xp.ones_like, total))
+    return good, where(good, total, jax.tree.map(xp.ones_like, total))
 
 
 @jit_on_gpu
@@ -351,7 +355,7 @@ def _others(total: Statistics, mine: Statistics) -> Statistics:
     """A total without the own part; nothing where that is not in it."""
     more = xp.where(total.mass > 0, total.mass - mine.mass, 0.0).sum(1)
     whole = sound(total) & (more >= -C.less)
-    return jax.tree.map(lambda a, b: a - b, chosen(whole, total, mine), mine)
+    return jax.tree.map(lambda a, b: a - b, where(whole, total, mine), mine)
 
 
 @jit_on_gpu
@@ -362,17 +366,17 @@ def _beside(theta: Mixture, rest: Statistics) -> tuple[PseudoData, Any]:
 
 
 def _without_own(
-    part: Nodes, _: slice, fit: Fit, total: Statistics, held: Shrinkage
+    part: Nodes, _: slice, fit: Fit, total: Statistics, shrinkage: Shrinkage
 ) -> tuple[Array, Statistics]:
     """Out-of-fold densities: the others' sums, which stay, and the own rows without each fold."""
     rest = project_psd(_others(total, fit.own), C.few, LEAST)
     others, extra_mass = _beside(fit.theta, rest)
-    found = part.fit_with_pseudodata(fit.theta, others, held, extra_mass, 1)
+    found = part.fit_with_pseudodata(fit.theta, others, shrinkage, extra_mass, 1)
     return part.out_of_fold(part.halves(found)[1]), rest
 
 
 def _behind(pooled: tuple[Fit, Statistics, Shrinkage], alone: np.ndarray, own: Mixture) -> Pooled:
     """What stands behind a level; `own` where a node is alone."""
-    fit, total, held = pooled
+    fit, total, shrinkage = pooled
     rest = project_psd(_others(total, fit.own), C.few, LEAST)
-    return Pooled(chosen(alone, own, fit.theta), rest, held)
+    return Pooled(where(alone, own, fit.theta), rest, shrinkage)

@@ -186,11 +186,12 @@ class TrustThenPool(Protocol):
         if not {"near", "group"} & set(self.levels):  # nobody needs to know whom to listen to
             levels = dict(zip(LEVELS, (own, own, personal.level, own, everyone), strict=True))
             ended = self._ended(nodes, units, levels, network, np.True_, joining)
-            return replace((yield from ended), nodes=_shrinkage(personal.held))
+            return replace((yield from ended), nodes=_by_name(personal.shrinkage))
 
         edges = yield Stage("listen", lambda: listening(block, nodes, own, personal, received))
         near = yield Stage("near", lambda: near_level(nodes, own, received, edges.used))
-        own, personal, held = own.without_folds(), personal.level.without_folds(), personal.held
+        shrinkage = personal.shrinkage
+        own, personal = own.without_folds(), personal.level.without_folds()
         groups = self._pooling(nodes, (yield Connect(edges.trusted)))
         same = groups.size == network.size  # nothing that is not known: no sum is asked for twice
         parts, how = self._pooling(nodes, groups, same), how._replace(salt=6)
@@ -205,7 +206,7 @@ class TrustThenPool(Protocol):
         trusted = np.asarray(edges.trusted)
         return replace(
             (yield from ended),
-            nodes={"group": groups.label, "size": groups.size, **_shrinkage(held)},
+            nodes={"group": groups.label, "size": groups.size, **_by_name(shrinkage)},
             edges={
                 "gain": np.asarray(edges.gain),
                 "listens": np.asarray(edges.listens),
@@ -242,7 +243,7 @@ class TrustThenPool(Protocol):
         judged = self._judged(nodes, found, np.ones(1, bool), np.ones(1, bool))
         weight = at_home(nodes, judged, known.weights[None])
         alone = {"group": nodes.lone, "size": np.ones(1, np.int64)}
-        alone |= _shrinkage(everyone.pooled.held)
+        alone |= _by_name(everyone.pooled.shrinkage)
         return replace(self._weighted(nodes, known.units, found, judged, weight), nodes=alone)
 
     def _judged(self, nodes: Nodes, levels: dict[str, Level], alone, connected) -> list[Any]:
@@ -287,9 +288,9 @@ class TrustThenPool(Protocol):
         each = self.reg_covar * np.array(self.ridges)
         return each[(each > C.least_ridge[nodes.dtype]) | (np.arange(len(each)) == 0)]
 
-    def _pooling(self, nodes: Nodes, groups: Groups, but: np.ndarray | bool = False) -> Groups:
+    def _pooling(self, nodes: Nodes, groups: Groups, excluded: np.ndarray | bool = False) -> Groups:
         """The groups as far as they pool: members of smaller ones, and others, are each alone."""
-        small = (groups.size < self.smallest_group) | but
+        small = (groups.size < self.smallest_group) | excluded
         return Groups(
             np.where(small, nodes.lone, groups.label),
             np.where(small, 1, groups.size),
@@ -297,9 +298,9 @@ class TrustThenPool(Protocol):
         )
 
 
-def _shrinkage(held: Shrinkage) -> dict[str, np.ndarray]:
-    """What holds covariances, for the diagnostics."""
-    return {name: np.asarray(of) for name, of in held._asdict().items()}
+def _by_name(shrinkage: Shrinkage) -> dict[str, np.ndarray]:
+    """Prior strength and `reg_covar` of every node, for the diagnostics."""
+    return {name: np.asarray(of) for name, of in shrinkage._asdict().items()}
 
 
 def _message(nodes: Nodes) -> str:
