@@ -46,6 +46,18 @@ def test_the_conda_recipe_asks_for_what_pip_asks_for():
     assert f'version: "{re.match(r"[0-9.]+[0-9]", fedmixtures.__version__)[0]}"' in text
 
 
+def test_the_table_of_rooms_has_them_all_and_the_map_names_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    package = ROOT / "src" / "fedmixtures"
+    rooms = {path.stem for path in package.iterdir() if path.suffix in ("", ".py")}
+    rows = text.partition("|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == rooms - {"__init__", "__pycache__"}
+    paths = set(re.findall(r"`((?:\w+/)+\w+\.py)", text))
+    assert len(paths) > 40
+    assert not [path for path in paths if not any((r / path).exists() for r in (ROOT, package))]
+
+
 def test_every_dependency_has_a_reason():
     text = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
     wanted = project()
