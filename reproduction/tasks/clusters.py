@@ -20,7 +20,7 @@ Numbers = dict[str, Any]
 N_INIT = 10
 """Starts of scikit-learn's methods."""
 RIDGE = 1e-3
-LEAST_CLUSTERS = 2
+LEAST_CLUSTERS, MOST_CLUSTERS = 2, 25
 
 
 def compute(runs: Sequence[tuple[dict[str, Any], int]]) -> Iterator[Numbers]:
@@ -130,8 +130,21 @@ def _sklearn(kind: str, k: int | None, seed: int) -> Any:
 
 
 def _pooled(rows: Split, k: int | None, options: dict[str, Any], seed: int) -> np.ndarray:
-    """A method of scikit-learn on the rows of all nodes together."""
-    return _sklearn(options["kind"], k, seed).fit(rows.X).predict(rows.X_test)
+    """A method of scikit-learn on the rows of all nodes together.
+
+    Without a number: the best BIC of a mixture, the best silhouette of k-means.
+    """
+    from sklearn.metrics import silhouette_score
+
+    kind = options["kind"]
+    if k:
+        return _sklearn(kind, k, seed).fit(rows.X).predict(rows.X_test)
+    several = [_sklearn(kind, k, seed).fit(rows.X) for k in range(LEAST_CLUSTERS, MOST_CLUSTERS)]
+    if kind == "gmm":
+        return min(several, key=lambda model: model.bic(rows.X)).predict(rows.X_test)
+    drawn = {"sample_size": min(len(rows.X), 2000), "random_state": seed}
+    silhouette = lambda model: silhouette_score(rows.X, model.labels_, **drawn)
+    return max(several, key=silhouette).predict(rows.X_test)
 
 
 def _by_node(rows: Split, k: int | None, options: dict[str, Any], seed: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from reproduction.config import load
 from reproduction.kinds import clusters as kind
 from reproduction.run import run_experiments
 from reproduction.tasks import csv_tables, populations
-from reproduction.tasks.clusters import agreement, f_measure
+from reproduction.tasks.clusters import METHODS_OF, agreement, f_measure
 from reproduction.tasks.csv_tables import Split
 
 
@@ -56,3 +56,15 @@ def test_hindsight_is_the_best_of_several_numbers(tmp_path, monkeypatch):
                     f"{place},kmeans" in line and ",across," in line]  # fmt: skip
     values = lambda line: np.array([float(v) for v in line.split(",")[-2:]])
     assert (values(best) >= values(told)).all()
+
+
+@pytest.mark.parametrize("name", ["gmm", "kmeans"])
+def test_scikit_learn_chooses_a_number_where_none_is_told(name):
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0], [9, 0], [0, 9]])
+    truth = rng.integers(0, 3, 300)
+    X = centres[truth] + rng.standard_normal((300, 2))
+    rows = Split(X[:200], truth[:200], X[200:], truth[200:], truth[200:])
+    found = METHODS_OF["pooled"](rows, None, {"kind": name}, 0)
+    assert f_measure(truth[200:], found) > 0.95
+    assert len(np.unique(found)) == 3
