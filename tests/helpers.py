@@ -12,7 +12,7 @@ import textwrap
 
 import numpy as np
 
-from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture
+from fedmixtures import KL, MMD, Euclidean, GTVMin, Mixture, TrustThenPool
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.discrepancy import UnscentedKL
 from fedmixtures.engine.solve import solve
@@ -31,6 +31,11 @@ SAMPLE_FREE = tuple(D for D in DISCREPANCIES if not D.random)
 SYMMETRIC = tuple(D for D in DISCREPANCIES if D.symmetric)
 NEVER_NEGATIVE = tuple(D for D in DISCREPANCIES if isinstance(D, (Euclidean, MMD)))
 ANY_COUNTS = tuple(D for D in DISCREPANCIES if not D.needs_equal_components)
+
+QUICK_TRUST = TrustThenPool(
+    n_starts=1, n_folds=2, strengths=(1.0,), ridges=(1.0,), pool_steps=(1, 1, 1)
+)
+"""The default method with all its steps, each as short as can be."""
 
 WIDE = FeasibleSet(min_weight=1e-3, max_mean_norm=1e6, min_variance=1e-6, max_variance=1e6)
 """A feasible set that small problems hardly touch."""

@@ -14,8 +14,9 @@ from fedmixtures.engine.run import loop
 from fedmixtures.engine.run.watch import Checkpoint
 from fedmixtures.graph.generate import ring
 from fedmixtures.methods.registry import METHODS
+from helpers import QUICK_TRUST
 
-WITHOUT_DEFAULTS = {"ifca": lambda: IFCA(n_groups=2)}
+OTHER_SETTINGS = {"ifca": lambda: IFCA(n_groups=2), "trust": lambda: QUICK_TRUST}
 NAMES = sorted(METHODS)
 WHAT_IS_FITTED = {"method", "data", "network", "init", "n_components", "seed"}
 SCENARIO = homogeneous(n_nodes=4, n_components=2, n_train=30, seed=0)
@@ -24,7 +25,7 @@ FEW = 4
 
 
 def made(name):
-    return WITHOUT_DEFAULTS.get(name, METHODS[name])()
+    return OTHER_SETTINGS.get(name, METHODS[name])()
 
 
 def run(name, **options):

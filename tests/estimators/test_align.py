@@ -15,7 +15,7 @@ from fedmixtures import (
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import without_edges
 from fedmixtures.estimators import names
-from helpers import mixture
+from helpers import QUICK_TRUST, mixture
 
 LABELS = tuple("abcdefg")
 GRAPHS = [
@@ -165,19 +165,20 @@ def test_the_order_of_nodes_plays_no_part():
 def test_a_later_fit_keeps_the_numbers(tmp_path):
     """Also where sizes have changed, from a file, and for one cluster more."""
     X, nodes, truth = islands()
-    first = NetworkGaussianMixture(3, graph="full", random_state=0).fit(X, nodes=nodes)
+    quick = {"graph": "full", "method": QUICK_TRUST}
+    first = NetworkGaussianMixture(3, **quick, random_state=0).fit(X, nodes=nodes)
     number = [np.bincount(first.predict(X, nodes)[truth == c]).argmax() for c in range(3)]
     largest = np.flatnonzero(truth == number.index(0))[60:]
     keep = np.setdiff1d(np.arange(len(X)), largest)  # the largest is the smallest now
     first.save(tmp_path / "first.safetensors")
     like = load(tmp_path / "first.safetensors")
     for k in (3, 4):
-        later = NetworkGaussianMixture(k, graph="full", random_state=1)
+        later = NetworkGaussianMixture(k, **quick, random_state=1)
         later.fit(X[keep], nodes=nodes[keep], like=like)
         again = later.predict(X[keep], nodes[keep])
         agree = again == np.array(number)[truth[keep]]
         assert agree.mean() > (0.98 if k == 3 else 0.6)
-    fewer = NetworkGaussianMixture(2, graph="full", random_state=1)
+    fewer = NetworkGaussianMixture(2, **quick, random_state=1)
     fewer.fit(X[truth != 0], nodes=nodes[truth != 0], like=like)
     again = fewer.predict(X[truth != 0], nodes[truth != 0])
     assert (again == np.array(number)[truth[truth != 0]]).mean() > 0.98  # one is absent

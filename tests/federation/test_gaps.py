@@ -18,17 +18,17 @@ from federated import (
     same_bits,
     site_rows,
 )
-from fedmixtures import TrustThenPool, load
+from fedmixtures import load
 from fedmixtures.federation.node.gate import Gate, Support
 from fedmixtures.federation.node.kept import folder_of
 from fedmixtures.federation.node.own_rows import protected
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.mixture.mixture import Mixture
 from fedmixtures.mixture.moments import Statistics
+from helpers import QUICK_TRUST
 
 pytestmark = pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 SIZES = (64, 64, 64, 64)  # powers of two: as such the numbers of rows leave
-QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 1, 1)}
 
 
 def gappy_rows() -> dict[str, np.ndarray]:
@@ -43,7 +43,7 @@ def gappy_rows() -> dict[str, np.ndarray]:
 
 
 def gappy_job(**entries):
-    return a_job(TrustThenPool(**QUICK), **({"missing": True} | entries))
+    return a_job(QUICK_TRUST, **({"missing": True} | entries))
 
 
 def test_without_gate_and_rounding_it_is_the_engine_s(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,13 +18,13 @@ from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.message import ModelRefused
+from helpers import QUICK_TRUST
 
 ROWS = site_rows((60, 60, 60, 60))
-QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 1, 1)}
 
 
 def trust_job(kind="full", **entries):
-    method = TrustThenPool(**QUICK, covariance_type=kind)
+    method = replace(QUICK_TRUST, covariance_type=kind)
     return a_job(method, **({"n_components": dict.fromkeys(SITES, 2)} | entries))
 
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from federated import SITES, Sites, a_job, engine_solution, log_lines, site_rows
-from fedmixtures import FeasibleSet, GTVMin, TrustThenPool, load
+from fedmixtures import FeasibleSet, GTVMin, load
 from fedmixtures.federation.collected import as_plain, write_run
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.node.gate import Gate
 from fedmixtures.federation.node.kept import folder_of, models_of
 from fedmixtures.federation.wire.frames import request
+from helpers import QUICK_TRUST
 
 pytestmark = pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 ROWS = site_rows((60, 60, 60, 60))
-QUICK = {"n_starts": 1, "n_folds": 2, "strengths": (1.0,), "pool_steps": (1, 1, 1)}
 SHIFT, SCALE = (1.0, 2.0), (2.0, 0.5)
 
 
@@ -32,7 +32,7 @@ def finished(tmp_path_factory):
     sites = Sites(folder, ROWS, gate=Gate(), share_result=True)
     for name, rows in ROWS.items():
         np.savetxt(folder / f"{name}.csv", rows, "%.17g", ",", header="x0,x1", comments="")
-    job = a_job(TrustThenPool(**QUICK), shift=SHIFT, scale=SCALE, collector="researcher")
+    job = a_job(QUICK_TRUST, shift=SHIFT, scale=SCALE, collector="researcher")
     sites.run(job)
     return sites, job
 

@@ -20,7 +20,6 @@ from fedmixtures import (
     Local,
     NetworkGaussianMixture,
     ShapePrior,
-    TrustThenPool,
     load,
 )
 from fedmixtures.data.node_data import NodeData
@@ -33,6 +32,7 @@ from fedmixtures.methods.base import OneShot
 from fedmixtures.methods.programs import HubProgram, NodeProgram
 from fedmixtures.methods.protocol import Protocol
 from fedmixtures.methods.registry import name_of as name_of_method
+from helpers import QUICK_TRUST
 
 QUICK = {
     "local": Local(n_init=2),
@@ -44,7 +44,7 @@ QUICK = {
     "dfmr": DFMR(n_init=2),
     "graphfed-em": GraphFedEM(n_init=2, n_rounds=5),
     "federico": FedeRiCo(n_init=2, n_rounds=3),
-    "trust": TrustThenPool(n_starts=2, n_folds=2, strengths=(1.0,), pool_steps=(1, 1, 1)),
+    "trust": QUICK_TRUST,
 }
 """Settings with which a fit takes a second, or without which there is no method."""
 FORMS = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from federated import SITES, Sites, a_job, site_rows
-from fedmixtures import FeasibleSet, GTVMin, TrustThenPool
+from fedmixtures import FeasibleSet, GTVMin
 from fedmixtures.federation.in_process import ask
 from fedmixtures.federation.job import JobError
 from fedmixtures.federation.mailbox import MOST_WAITING
@@ -19,15 +19,15 @@ from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.site_part import SitePart
 from fedmixtures.federation.wire.frames import Frame, request
 from fedmixtures.federation.wire.sealing import Address
+from helpers import QUICK_TRUST
 
 ROWS = site_rows((60, 60, 60, 60))
 NEW = np.random.default_rng(5).standard_normal((11, 2))
 """Of as many more patients as the gate asks for."""
-QUICK = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(1, 1, 1))
 
 
 def trust_job(**entries):
-    return a_job(QUICK, **({"n_components": dict.fromkeys(SITES, 2)} | entries))
+    return a_job(QUICK_TRUST, **({"n_components": dict.fromkeys(SITES, 2)} | entries))
 
 
 def test_a_dropped_job_counts(tmp_path):
