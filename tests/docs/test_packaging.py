@@ -96,12 +96,12 @@ def test_workflows_run_what_the_makefile_has_on_every_python_we_name():
     pythons = {line[1] for line in said if line}
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
     checks, release = jobs("tests.yml"), jobs("release.yml")
-    assert set(checks) == {"lint", "tests", "newest", "docs", "wheel"}
+    assert set(checks) == {"lint", "tests", "slow", "newest", "docs", "wheel"}
     used = set()
     for job in checks.values():
         for command in commands(job):
             used.add(re.match(r"make (\w+)", command)[1])
-    assert used == {"lint", "test", "newest", "docs", "wheel"} <= targets
+    assert used == {"lint", "test", "slow", "newest", "docs", "wheel"} <= targets
     versions = lambda job: set(checks[job]["strategy"]["matrix"]["python"])
     assert versions("wheel") == pythons
     assert versions("newest") == pythons - {"3.11"}  # which has the versions of constraints.txt

@@ -1,10 +1,12 @@
 """Choosing alpha and the number of components from nodes' own rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import sklearn
 
-from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture, TrustThenPool
+from fedmixtures import Euclidean, GTVMin, NetworkGaussianMixture
 from fedmixtures.data.node_data import NodeData
 from fedmixtures.data.scenarios import homogeneous, shifted_blocks
 from fedmixtures.data.splits import folds_of
@@ -12,6 +14,7 @@ from fedmixtures.estimators import selection
 from fedmixtures.estimators.selection import select_alpha, select_components
 from fedmixtures.graph.network import complete
 from fedmixtures.metrics import node_means
+from helpers import QUICK_TRUST
 
 
 def folds(nodes, n_folds, seed, k):
@@ -48,7 +51,7 @@ def test_with_levels_one_number_for_all_is_chosen_by_rows_that_fits_had_not_seen
 ):
     monkeypatch.setattr(selection, "PATIENCE", 1)
     X, nodes = unequal
-    method, network = TrustThenPool(n_starts=2), complete(["a", "b"])
+    method, network = replace(QUICK_TRUST, n_starts=2), complete(["a", "b"])
     found = select_components(X, nodes, candidates=(3, 1, 2), method=method, network=network)
     assert found.n_components == {"a": 3, "b": 3}
     assert found.candidates == (3, 1)  # the first that is worse ended it

@@ -37,7 +37,7 @@ def finished(tmp_path_factory):
     return sites, job, exchange
 
 
-@pytest.mark.parametrize("kind", ["full", "spherical"])
+@pytest.mark.parametrize("kind", ["full", pytest.param("spherical", marks=pytest.mark.slow)])
 def test_without_gate_and_rounding_it_is_the_engine_s(kind, tmp_path):
     sites, job = Sites(tmp_path, ROWS, gate=WIDE_OPEN), trust_job(kind)
     sites.run(job)
@@ -57,8 +57,9 @@ def test_all_members_come_to_the_same_end(finished):
     assert all(np.isfinite(part).all() for m in sites.results(job).values() for part in m.parts)
 
 
-def test_a_killed_site_goes_on_where_it_was(tmp_path):
-    """Every phase: after each few exchanges all sites are new processes; the end is the same."""
+@pytest.mark.parametrize("every", [31, pytest.param(13, marks=pytest.mark.slow)])
+def test_a_killed_site_goes_on_where_it_was(tmp_path, every):
+    """Every phase: after so many exchanges all sites are new processes; the end is the same."""
     job = trust_job()
     reference = Sites(tmp_path / "undisturbed", ROWS, gate=Gate())
     reference.run(job)
@@ -70,7 +71,7 @@ def test_a_killed_site_goes_on_where_it_was(tmp_path):
     while not all(site.is_over for site in exchange.sites.values()):
         exchange.round(t)
         t += 1
-        if t < 4 or t % 13 == 4:
+        if t < 4 or t % every == 4:
             sites.nodes = {name: sites.started(name) for name in SITES}
             exchange = sites.rounds(job)
             assert exchange.begin() == t

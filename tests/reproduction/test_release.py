@@ -16,6 +16,7 @@ BLOCKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow  # as tests/federation/test_protocol.py, on a drawn problem
 def test_without_gate_and_rounding_nothing_is_lost():
     gates = None, {"rounding": 0.0, "min_count": 0, "per_feature": 0}
     plain, behind = (between_sites.one({**BLOCKS, "gate": gate}, 0) for gate in gates)

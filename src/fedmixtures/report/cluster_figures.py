@@ -27,7 +27,6 @@ N_COLOURS = 8
 FEW_NODES = 40  # up to this many, every node has a line of its own in the heat map
 LINKED = 400  # up to this many, a column of the heat map leads to its node
 STEPS = 12  # of shading, where nodes are many
-FIRST_PROFILES = 12
 
 
 def colour(cluster: int) -> str:

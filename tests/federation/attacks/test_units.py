@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from federated import SITES, Sites, a_job, site_rows
-from fedmixtures import TrustThenPool
 from fedmixtures.federation.node.release import ApprovedMessage
 from fedmixtures.federation.node.summing import Promise
 from fedmixtures.federation.node.whereabouts import FARTHEST, Place, bounds
 from fedmixtures.federation.wire.message import PlaceMessage, encode_message
 from fedmixtures.fits.units import UnitBounds
+from helpers import QUICK_TRUST
 
 LIAR = "delft"
-QUICK = TrustThenPool(n_starts=1, n_folds=2, strengths=(1.0,), pool_steps=(2, 2, 2))
 UNIT_SUMS = {2: "first", 3: "first", 4: "squares", 5: "squares"}
 """Exchanges of the two sums: what is promised, and what is shown."""
 
@@ -47,7 +46,7 @@ TOLD = {
     "far": lambda place: replace(place, centre=place.centre + 1e3),
 }
 ROWS = site_rows((60, 60, 60, 60))
-JOB = a_job(QUICK)
+JOB = a_job(QUICK_TRUST)
 
 
 def densities(folder, lie=lambda kind, values: values, told=lambda place: place):
