@@ -57,9 +57,13 @@ def test_all_members_come_to_the_same_end(finished):
     assert all(np.isfinite(part).all() for m in sites.results(job).values() for part in m.parts)
 
 
-@pytest.mark.parametrize("every", [31, pytest.param(13, marks=pytest.mark.slow)])
-def test_a_killed_site_goes_on_where_it_was(tmp_path, every):
-    """Every phase: after so many exchanges all sites are new processes; the end is the same."""
+OFTEN = (1, 2, 3, *range(4, 200, 13))
+"""In every phase."""
+
+
+@pytest.mark.parametrize("after", [(2, 30), pytest.param(OFTEN, marks=pytest.mark.slow)])
+def test_a_killed_site_goes_on_where_it_was(tmp_path, after):
+    """After so many exchanges all sites are new processes; the end is the same."""
     job = trust_job()
     reference = Sites(tmp_path / "undisturbed", ROWS, gate=Gate())
     reference.run(job)
@@ -71,7 +75,7 @@ def test_a_killed_site_goes_on_where_it_was(tmp_path, every):
     while not all(site.is_over for site in exchange.sites.values()):
         exchange.round(t)
         t += 1
-        if t < 4 or t % every == 4:
+        if t in after:
             sites.nodes = {name: sites.started(name) for name in SITES}
             exchange = sites.rounds(job)
             assert exchange.begin() == t

@@ -117,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _collect_rarely() -> None:
     """In a process of our own: what libraries made when they were imported is no garbage.
 
-    To look through it again and again, and at the end, takes a fifth of a small fit's time.
+    To look through it again and again, and at the end, takes a fifth of a small fit's time: of six
+    hundred rows at six nodes 3.0 s of a processor, 2.3 s without.
     """
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)

