@@ -88,6 +88,12 @@ def plain(problem: Problem, seed: int) -> dict[Label, Mixture]:
 
 def deployed(problem: Problem, seed: int, gate: Mapping[str, Any]) -> dict[str, Mixture]:
     """Every site's density by the default job between sites with this gate."""
+    levels = deployed_levels(problem, seed, gate)
+    return {name: of_site.density.at(0) for name, of_site in levels.items()}
+
+
+def deployed_levels(problem: Problem, seed: int, gate: Mapping[str, Any]) -> dict[str, Levels]:
+    """What each site knows at the end."""
     network, rows = problem.network, problem.rows
     ends = zip(network.source, network.target, network.weight, strict=True)
     first = next(iter(rows.values()))
@@ -103,7 +109,7 @@ def deployed(problem: Problem, seed: int, gate: Mapping[str, Any]) -> dict[str, 
         nodes, signed = _sites(Path(folder), rows, Gate(**gate), job)
         InProcessRounds(nodes, signed).run()
         sessions = {name: node.sessions[job.key] for name, node in nodes.items()}
-    return {name: _levels(session).density.at(0) for name, session in sessions.items()}
+    return {name: _levels(session) for name, session in sessions.items()}
 
 
 def _levels(session: AnySession) -> Levels:

@@ -136,3 +136,28 @@ def test_files_of_nodes_share_their_categories(tmp_path):
         read_table([str(tmp_path)], categorical=("age",))
     with pytest.raises(ValueError, match="Features must be numbers"):
         read_table([str(tmp_path)])  # as sites read theirs
+
+
+def test_columns_describe_clusters_and_are_not_fitted(run, table, frame, tmp_path):
+    import fedmixtures
+
+    outcome = np.where(np.arange(len(frame)) % 3, "well", "ill")
+    frame.assign(outcome=outcome).to_csv(tmp_path / "more.csv", index=False)
+    column = "age"
+    options = f"--nodes ward --k 2 --holdout 0 --label outcome --describe {column}"
+    code, out, err = run(f"fit more.csv {options} --out told/")
+    assert code == 0, err
+    assert "outcome (the label)" in out
+    assert f"{column} (--describe)" in out
+    model = fedmixtures.load(tmp_path / "told")
+    assert column not in model.feature_names_in_
+    shown = model.atlas_.description()
+    assert shown.loc["all", "outcome=ill"] == pytest.approx((outcome == "ill").mean())
+    assert shown.loc["all", column] == pytest.approx(frame[column].mean())
+    assert "What else is known of them" in (tmp_path / "told" / "report.html").read_text()
+    assert run("report told/ --static --out again.html")[0] == 0
+    assert "What else is known of them" in (tmp_path / "again.html").read_text()
+    refused = lambda what: run(f"fit more.csv --nodes ward {what} --out no/")[2]
+    assert "--describe names 'height'" in refused("--describe height").replace("\n", " ")
+    assert "--features names too" in refused(f"--features {column} --describe {column}")
+    assert "--nodes names too" in refused("--describe ward")

@@ -19,6 +19,8 @@ NODES_WORTH_SPREADING = 500
 """From so many nodes on a second core saves more than it costs to set up."""
 WITH_ALPHA = "gtv-mmd"
 """The method where --alpha is given and none is named: the default method has no alpha."""
+LISTS = "features", "drop", "describe", "categorical"
+"""Options that are names, separated by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,10 @@ class TableOptions:
     drop
         Columns to leave out, as a,b,c.
     label
-        Column that holds what is known of rows, such as a diagnosis: left out of the fit.
+        Column that holds what is known of rows, such as a diagnosis: described as by --describe.
+    describe
+        Columns that tell what clusters are, as sex,outcome: never fitted. The page and the model
+        have their shares and means by cluster.
     categorical
         Columns of numbers that are categories, as sex,cp; columns of words and of true and false
         are so by themselves. The default method, local, centralized and fedem know categories.
@@ -83,6 +88,7 @@ class TableOptions:
     features: str | None = None
     drop: str | None = None
     label: str | None = None
+    describe: str | None = None
     categorical: str | None = None
     transforms: str | None = None
     rounds: int | None = None
@@ -94,7 +100,7 @@ class TableOptions:
 
     def settings(self, data: tuple[str, ...], **more: Any) -> FitSettings:
         """With the data and what a command has of its own."""
-        listed = {n: names(getattr(self, n)) for n in ("features", "drop", "categorical")}
+        listed = {n: names(getattr(self, n)) for n in LISTS}
         given: dict[str, Any] = asdict(self) | listed | more
         if given["k"] is None:
             given["k"] = "3"
@@ -109,6 +115,7 @@ class FitSettings(TableOptions):
     k: str = "3"
     features: Any = None  # names as a tuple; None: all that are features by their cells
     drop: Any = None  # names as a tuple
+    describe: Any = None  # names as a tuple
     categorical: Any = None  # names as a tuple, beside words and booleans
     method: str = "trust"
     alpha: str | None = None
@@ -140,6 +147,7 @@ class FitSettings(TableOptions):
             self.delimiter,
             drop=self.drop or (),
             label=self.label,
+            describe=self.describe or (),
             recognise=True,
             categorical=self.categorical or (),
         )
@@ -157,7 +165,7 @@ class FitSettings(TableOptions):
         """Read settings back; what other sections of the file say is not for us."""
         known = {f.name for f in fields(cls)}
         given = {name: value for name, value in config.items() if name in known}
-        for name in ("data", "features", "drop", "categorical"):
+        for name in ("data", *LISTS):
             if name in given:
                 given[name] = tuple(given[name])
         for name in ("k", "alpha"):

@@ -20,11 +20,13 @@ from fedmixtures.engine.options import ROUNDS, in_rounds, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.engine.solution import FitWarning, Solution, Status
 from fedmixtures.estimators.baselines import Baselines, baselines
+from fedmixtures.estimators.description import described, memberships
 from fedmixtures.estimators.names import aligned
 from fedmixtures.estimators.persist import load, save
 from fedmixtures.estimators.reporting import categories_note, findings_of
 from fedmixtures.estimators.resolve import TOL, resolve_devices
 from fedmixtures.estimators.scoring import assigned, log_joints, probabilities
+from fedmixtures.io.described import read_described
 from fedmixtures.io.runs import (
     ASSIGNMENTS,
     CHECKPOINT,
@@ -199,7 +201,8 @@ def write_run(
     problem, table, taken = task.problem, task.table, task.transform
     folder.write_config(settings.to_config())
     folder.write_history(watch.history())
-    write_rows(folder.file(ASSIGNMENTS), task, solution)
+    joint = log_joints(solution, task.in_units_of_fit)
+    write_rows(folder.file(ASSIGNMENTS), task, joint)
     params = {
         "n_components": problem.components,
         "method": problem.method,
@@ -207,7 +210,15 @@ def write_run(
         "n_rounds": settings.rounds,
         "random_state": settings.seed,
     }
-    known = {"transform": taken, "categories": table.categories, "feature_names": table.features}
+    known: dict[str, Any] = {"transform": taken, "categories": table.categories}
+    known["feature_names"] = table.features
+    named = dict.fromkeys(
+        (*([settings.label] if settings.label else ()), *(settings.describe or ()))
+    )
+    if named:
+        cells = read_described(settings.data, tuple(named), settings.delimiter)
+        shares = memberships(joint, problem.method.has_likelihood)[task.data.source_index]
+        known["described"] = described(cells, shares, task.data)
     save(folder.path, solution, problem.network, params, **known)
     told, atlas = tuple(taken.told(table.columns)), {}
     if table.categories is not None or not taken.is_identity:
@@ -224,6 +235,7 @@ def write_run(
         beside.scores(problem, solution, task.test, task.slopes),
         taken.names(table.columns),
         **atlas,
+        described=known.get("described"),
         theta_scaled=problem.scaled(solution.theta),
         snapshots=watch.snapshots,
         held_out=watch.held_out,
@@ -242,10 +254,9 @@ def write_run(
     return content
 
 
-def write_rows(path: Path, task: Task, solution: Solution) -> None:
+def write_rows(path: Path, task: Task, joint: np.ndarray) -> None:
     """Component of every row, and the probability of each."""
     table = task.table
-    joint = log_joints(solution, task.in_units_of_fit)
     columns = {
         "row": np.arange(table.n_rows),
         "node": table.nodes,

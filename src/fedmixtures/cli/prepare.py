@@ -312,7 +312,7 @@ def left_out_line(table: Table) -> dict[str, str]:
     if not table.left_out:
         return {}
     named = "; ".join(f"{name} ({why})" for name, why in table.left_out)
-    found = any(why not in ("--drop", "the label") for _, why in table.left_out)
+    found = any(why not in ("--drop", "--describe", "the label") for _, why in table.left_out)
     return {"left out": named + ". --features chooses others" * found}
 
 

@@ -19,6 +19,7 @@ from fedmixtures._ties import first_greatest, in_order
 from fedmixtures._types import Label
 from fedmixtures.data.transform import Transform
 from fedmixtures.engine.solution import Solution
+from fedmixtures.estimators.description import Description, places
 from fedmixtures.estimators.names import bhattacharyya, profiles
 from fedmixtures.mixture.mixture import Mixture
 
@@ -56,6 +57,8 @@ class Atlas:
     unsure: np.ndarray | None = None
     """(nodes, k) mean of r (1 - r) over a node's rows, r the membership by fits that have not seen
     the row, where clusters were joined of components."""
+    described: Description | None = None
+    """Columns that were not fitted, by cluster, where `fit` was given any (`describe`)."""
 
     @classmethod
     def of(
@@ -64,6 +67,7 @@ class Atlas:
         features: Sequence[str] | None = None,
         names: Sequence[str] | None = None,
         transform: Transform | None = None,
+        described: Description | None = None,
     ) -> Atlas:
         """The atlas of a solution whose clusters have one numbering."""
         theta = solution.clusters
@@ -78,6 +82,7 @@ class Atlas:
             tuple(names) if names is not None else tuple(str(c) for c in range(k)),
             Transform.none(d) if transform is None else transform,
             None if solution.joined is None else solution.joined.unsure,
+            described,
         )
 
     @property
@@ -204,6 +209,20 @@ class Atlas:
         import pandas as pd
 
         return pd.DataFrame(self.shares, index=list(self.node_labels), columns=list(self.names))
+
+    def description(self, node: Label | None = None) -> pd.DataFrame:
+        """Clusters by columns that were not fitted (`describe`), in the network or at a node.
+
+        Shares of the rows whose value is known, or mean and standard deviation of numbers, rows
+        counted by their memberships; the last line is of all rows. "<5" is hidden: fewer than five
+        rows stand behind it.
+        """
+        if self.described is None:
+            raise ValueError(
+                "no columns describe the clusters. Name some when you fit: "
+                "fit(table, describe=['sex', 'outcome'])."
+            )
+        return self.described.table(self.names, places(self.node_labels, self.described, node))
 
     def __str__(self) -> str:
         lines = []

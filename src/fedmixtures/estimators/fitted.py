@@ -19,6 +19,7 @@ from fedmixtures.engine.solution import Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.atlas import Atlas, checked_names
 from fedmixtures.estimators.columns import without_node_column
+from fedmixtures.estimators.description import Description
 from fedmixtures.estimators.names import aligned, named_newcomer
 from fedmixtures.estimators.node_scores import NodeScores
 from fedmixtures.estimators.problem import Problem
@@ -46,6 +47,7 @@ class FittedNetwork(NodeScores, NestedParameters):
         feature_names: Sequence[str] | None = None,
         transform: Transform | None = None,
         categories: Categories | None = None,
+        described: Description | None = None,
     ):
         """Take over a solution made elsewhere: by `solve`, from a file, between silos.
 
@@ -63,6 +65,8 @@ class FittedNetwork(NodeScores, NestedParameters):
             How columns were taken; None: as they are.
         categories
             Which columns of the table are categories; None: none.
+        described
+            Columns that were not fitted, by the clusters of this solution.
         """
         d = solution.theta.n_features
         self.n_clusters_ = solution.n_clusters
@@ -74,7 +78,7 @@ class FittedNetwork(NodeScores, NestedParameters):
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         self.solution_, self.network_, self.labelled_ = solution, network, labelled
         self.nodes_ = _label_array(solution.labels)
-        self.categories_ = categories
+        self.categories_, self.described_ = categories, described
         self.n_features_in_ = d if categories is None else categories.n_columns
         each = (solution.theta.at(i).trimmed() for i in range(len(solution.labels)))
         if not taken.is_identity:
@@ -128,8 +132,7 @@ class FittedNetwork(NodeScores, NestedParameters):
         in_users = solution.changed(lambda theta: theta, volume)
         solution = dataclasses.replace(in_users, history=solution.history)
         solution = named_newcomer(solution, label)
-        kept = {"transform": self.transform_, "categories": self.categories_}
-        return self.adopt(solution, network, labelled=True, **kept)
+        return self.adopt(solution, network, labelled=True, **self._beside())
 
     @property
     def atlas_(self) -> Atlas:
@@ -140,7 +143,8 @@ class FittedNetwork(NodeScores, NestedParameters):
         """
         check_is_fitted(self)
         names = getattr(self, "cluster_names_", None)
-        return Atlas.of(self.solution_, self._features(), names, self.transform_)
+        known = self.solution_, self._features(), names, self.transform_
+        return Atlas.of(*known, self.described_)
 
     def name_clusters(self, names: Sequence[str]):
         """Call the clusters by names, one for each number; saved with the model."""
@@ -154,9 +158,15 @@ class FittedNetwork(NodeScores, NestedParameters):
         For solutions that were taken over by `adopt`. Returns the estimator.
         """
         check_is_fitted(self)
-        solution = aligned(self.solution_, self.network_)
-        kept = {"transform": self.transform_, "categories": self.categories_}
+        solution, kept = aligned(self.solution_, self.network_), self._beside()
+        if not np.array_equal(solution.clusters.weights, self.solution_.clusters.weights):
+            kept["described"] = None  # was by the numbers of before
         return self.adopt(solution, self.network_, labelled=self.labelled_, **kept)
+
+    def _beside(self) -> dict[str, Any]:
+        """What is known beside the solution, as `adopt` takes it."""
+        kept = {"transform": self.transform_, "categories": self.categories_}
+        return {**kept, "described": self.described_}
 
     def report(
         self,
@@ -228,8 +238,7 @@ class FittedNetwork(NodeScores, NestedParameters):
             labelled=self.labelled_,
             feature_names=names,
             cluster_names=called,
-            transform=self.transform_,
-            categories=self.categories_,
+            **self._beside(),
         )
 
     def _to_fit(self, data: NodeData, transform: Transform, seed: int) -> NodeData:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedmixtures.estimators import resolve
 from fedmixtures.estimators.agreement import of_several
 from fedmixtures.estimators.columns import warn_of_columns
 from fedmixtures.estimators.default_graph import words_on_default_graph
+from fedmixtures.estimators.description import of_solution, take_described
 from fedmixtures.estimators.fitted import FittedNetwork
 from fedmixtures.estimators.names import aligned, profiles
 from fedmixtures.estimators.search import with_components
@@ -127,6 +129,8 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         others alone.
     categories_ : Categories or None
         Which columns are categorical (`positions`), and their values (`levels`).
+    described_ : Description or None
+        Columns that were not fitted, by cluster, where `fit` was given any.
     transform_ : Transform
         How each column is taken (`columns`), values that many rows have (`atoms`), and what each
         transform gained for every row, in nats (`gains`).
@@ -227,6 +231,7 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         sample_weight: Any = None,
         resume: str | Path | None = None,
         like: NetworkGaussianMixture | None = None,
+        describe: Any = None,
     ):
         """Fit a mixture per node; a second call starts anew.
 
@@ -246,6 +251,10 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
             numbers come out as if the run had never stopped.
         like : fitted NetworkGaussianMixture or None
             Number the clusters as this earlier fit did. None: the largest first.
+        describe : column names, table or None
+            Columns that tell what clusters are and are never fitted, such as an outcome: names of
+            columns of the table, or a table with the same rows. `atlas_.description()` has their
+            shares and means by cluster; missing cells are left out of these.
         """
         del y
         if like is not None:
@@ -253,6 +262,7 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         settings = self._settings(resume)
         printer = ProgressPrinter(settings.get("n_rounds", 0), bool(self.verbose))
         printer.say("reading rows", lasting=False)
+        X, beside = take_described(X, nodes, describe)
         X, labels = self._read(X, nodes, reset=True)
         self.node_column_ = nodes if isinstance(nodes, str) else None
         data = self._node_data(X, labels, sample_weight)
@@ -261,7 +271,8 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         transform = resolve.resolve_transform(
             self.transforms, data, self._features(), self.resolved_method()
         )
-        data, volume = self._to_fit(data, transform, settings["seed"]), transform.volume(data)
+        given, volume = data, transform.volume(data)
+        data = self._to_fit(data, transform, settings["seed"])
         problem = self._problem(data, self.graph)
         resolve.check_clusters(self.n_clusters, self.n_components, problem.method)
         say = partial(printer.say, lasting=False)
@@ -296,6 +307,10 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         solution = aligned(solution, problem.network, kept)
         names = getattr(like, "cluster_names_", None)
         taken = {"transform": transform, "categories": self.categories_}
+        if beside:
+            rows = replace(given, rows=transform.apply(given.rows))
+            soft = problem.method.has_likelihood
+            taken["described"] = of_solution(beside, solution, rows, soft)
         self.adopt(solution, problem.network, labelled=labels is not None, **taken)
         if names is not None and len(names) <= solution.n_clusters:
             new = range(len(names), solution.n_clusters)
@@ -349,7 +364,13 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
                 self.on_round(record)
 
     def fit_predict(
-        self, X: Any, y: Any = None, nodes: Any = None, sample_weight: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        nodes: Any = None,
+        sample_weight: Any = None,
+        describe: Any = None,
     ) -> np.ndarray:
         """Fit, then the most probable cluster of every row."""
-        return self.fit(X, y, nodes=nodes, sample_weight=sample_weight).predict(X, nodes=nodes)
+        self.fit(X, y, nodes=nodes, sample_weight=sample_weight, describe=describe)
+        return self.predict(X, nodes=nodes)

@@ -18,6 +18,7 @@ from fedmixtures.data.transform import Transform
 from fedmixtures.engine.solution import FitWarning, Solution
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.columns import check_finite, refuse_dates, split_nodes, text_column
+from fedmixtures.estimators.description import without_described
 from fedmixtures.estimators.scoring import (
     DENSITY,
     assigned,
@@ -50,6 +51,9 @@ class NodeScores:
 
     def _read(self, X: Any, nodes: Any, *, reset: bool) -> tuple[np.ndarray, Any]:
         """Validated rows and their labels (None if there are none)."""
+        if not reset:
+            fitted = getattr(self, "feature_names_in_", ())
+            X = without_described(X, getattr(self, "described_", None), tuple(fitted))
         given, labels = split_nodes(X, nodes)
         refuse_dates(given)
         if reset:

@@ -13,6 +13,7 @@ import numpy as np
 from fedmixtures.data.categories import Categories
 from fedmixtures.data.transform import Column, Transform
 from fedmixtures.engine.solution import Certificate, FitWarning, History, Solution, Status, Traffic
+from fedmixtures.estimators.description import DescribedColumn, Description
 from fedmixtures.graph.network import Network
 from fedmixtures.io.runs import MODEL, PARTS
 from fedmixtures.io.storage import UnknownType, decode, encode, read_arrays, write_arrays
@@ -49,6 +50,7 @@ def save(
     cluster_names: Any = None,
     transform: Transform | None = None,
     categories: Categories | None = None,
+    described: Description | None = None,
 ) -> Path:
     """Write a model to `path`, or into it if it is a folder; `params` are the estimator's."""
     import fedmixtures
@@ -71,6 +73,9 @@ def save(
             for name, values in getattr(solution.diagnostics, kind).items():
                 arrays[f"diagnostics.{kind}.{name}"] = np.asarray(values)
         header["diagnostics"] = True
+    if described is not None:
+        arrays |= _fields("described.", described)
+        header["described"] = encode(described.columns)
     params = {name: value for name, value in params.items() if name not in NOT_STORED}
     header |= {
         "kind": "model",
@@ -180,6 +185,11 @@ def _model_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> NetworkG
         raise ValueError(f"{len(taken.columns)} transforms for {theta.n_features} features")
     known = {"labelled": header["labelled"], "feature_names": names, "transform": taken}
     known["categories"] = kinds
+    if "described" in header:
+        columns = decode(header["described"], {"DescribedColumn": DescribedColumn})
+        known["described"] = told = Description(columns, **_below("described.of.", arrays))
+        if told.means.shape[1:] != (solution.n_clusters + 1, len(told.cells)):
+            raise ValueError(f"a description of {told.means.shape[1:]} cells")
     model.adopt(solution, network, **known)
     called = decode(header.get("cluster_names"), {})
     return model if called is None else model.name_clusters(called)

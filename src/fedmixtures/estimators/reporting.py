@@ -59,11 +59,11 @@ def findings_of(
             more["theta_scaled"] = more["theta_scaled"].continuous
         data = data.continuous
         names = names[:g]
-    theta = more.pop("theta", solution.clusters)
+    theta, described = more.pop("theta", solution.clusters), more.pop("described", None)
     if "theta_scaled" in more:
         more["theta_scaled"] = solution.merged(more["theta_scaled"])
     found: dict[str, Any] = {
-        "atlas": Atlas.of(solution, tuple(map(str, names))),
+        "atlas": Atlas.of(solution, tuple(map(str, names)), described=described),
         "theta": theta,
         "theta_scaled": theta,
         "network": network,

@@ -80,6 +80,7 @@ def read_table(
     constant_ok: bool = False,
     drop: Sequence[str] = (),
     label: str | None = None,
+    describe: Sequence[str] = (),
     recognise: bool = False,
     categorical: Sequence[str] | None = None,
     known: Mapping[str, Sequence[Any]] | None = None,
@@ -99,8 +100,9 @@ def read_table(
         Between the cells of a CSV; a comma, or a tab for ``.tsv``.
     constant_ok
         Whether a column may be the same in all rows: fine for prediction, not for a fit.
-    drop, label
-        Columns that are no features, and the one that holds what is known of rows: both left out.
+    drop, label, describe
+        Columns that are no features, the one that holds what is known of rows, and those that tell
+        what clusters are: all left out.
     recognise
         Whether to leave out what is no feature by its cells (`io/no_features.py`), unless
         `features` are chosen.
@@ -111,7 +113,7 @@ def read_table(
         The categories, with the values of each, where they are known: others are taken as missing.
     """
     files = find_files(sources)
-    unwanted = _unwanted(drop, label, nodes, features)
+    unwanted = _unwanted(drop, label, describe, nodes, features)
     recognise = recognise and features is None
     named = set(known) if known is not None else categorical
     how = nodes, features, delimiter, unwanted, recognise, None if named is None else set(named)
@@ -165,11 +167,14 @@ def read_table(
     return table
 
 
-def _unwanted(drop: Sequence[str], label: str | None, nodes: Any, features: Any) -> dict[str, str]:
+def _unwanted(
+    drop: Sequence[str], label: str | None, describe: Sequence[str], nodes: Any, features: Any
+) -> dict[str, str]:
     """Columns that are left out because it was said so, and how it was said."""
-    found = dict.fromkeys(drop, "--drop") | ({} if label is None else {label: "the label"})
+    found = dict.fromkeys(drop, "--drop") | dict.fromkeys(describe, "--describe")
+    found |= {} if label is None else {label: "the label"}
     for name, why in found.items():
-        option = "--drop" if why == "--drop" else "--label"
+        option = _option(why)
         if name == nodes:
             raise ValueError(
                 f"{option} names {name!r}, which --nodes names too: it is no feature anyway. "
@@ -180,6 +185,10 @@ def _unwanted(drop: Sequence[str], label: str | None, nodes: Any, features: Any)
                 f"{option} names {name!r}, which --features names too. Take it out of one of them."
             )
     return found
+
+
+def _option(why: str) -> str:
+    return "--label" if why == "the label" else why
 
 
 def check_table(table: Table, constant_ok: bool = False) -> None:
@@ -326,8 +335,8 @@ def _chosen(
     for name, why in unwanted.items():
         if name not in columns:
             raise ValueError(
-                f"{'--drop' if why == '--drop' else '--label'} names {name!r}, which {path.name} "
-                f"does not have. Its columns are {_checks.listed(columns, 12)}."
+                f"{_option(why)} names {name!r}, which {path.name} does not have. "
+                f"Its columns are {_checks.listed(columns, 12)}."
             )
     if features is None:
         left = tuple(name for name in columns if name not in unwanted)

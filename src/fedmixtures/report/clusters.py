@@ -48,6 +48,7 @@ def of_atlas(atlas: Any, plane: geometry.Plane, rows: Any) -> dict[str, Any]:
         "features": list(atlas.features),
         "names": [atlas.names[c] for c in shown],
         "share": numbers(share),
+        "unsure": atlas.unsure is not None,
         "interval": [numbers(ends) for ends in atlas.share_intervals[shown]],
         "words": [atlas.words(int(c)) for c in shown],
         "nodes": [[int(i) for i in of if present[i, c]] for c, of in enumerate(order)],
@@ -63,7 +64,33 @@ def of_atlas(atlas: Any, plane: geometry.Plane, rows: Any) -> dict[str, Any]:
         "standing": [numbers(of) for of in atlas.standing[shown]],
         "overlaps": _overlaps(np.asarray(atlas.overlap)[np.ix_(shown, shown)]),
         "map": _map(atlas, plane, rows, shown, present),
+        "described": _described(atlas.described, shown),
     }
+
+
+def _described(described: Any, shown: np.ndarray) -> list[dict[str, Any]]:
+    """Columns that were not fitted: for each of their cells the whole, then every cluster."""
+    if described is None:
+        return []
+    order = [described.means.shape[1] - 1, *shown.tolist()]
+    place, found = 0, []
+    for column in described.columns:
+        width = len(column.cells)
+        means, spreads = (
+            part[0, order, place : place + width].T for part in (described.means, described.spreads)
+        )
+        spread = 0.0 if column.levels else float(spreads[0, 0])
+        found.append(
+            {
+                "name": column.name,
+                "levels": list(column.levels),
+                "means": [numbers(of) for of in means],
+                "spreads": [numbers(of) for of in spreads],
+                "digits": decimals(spread),
+            }
+        )
+        place += width
+    return found
 
 
 def _spreads(theta: Mixture) -> np.ndarray:
