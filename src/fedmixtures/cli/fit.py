@@ -15,8 +15,6 @@ from cyclopts import Parameter
 
 from fedmixtures.cli.main import begin, say
 
-NODES_WORTH_SPREADING = 500
-"""From so many nodes on a second core saves more than it costs to set up."""
 WITH_ALPHA = "gtv-mmd"
 """The method where --alpha is given and none is named: the default method has no alpha."""
 LISTS = "features", "drop", "describe", "categorical"
@@ -217,22 +215,6 @@ def offer_cores() -> None:
         jax.config.update("jax_num_cpu_devices", cores or 1)
 
 
-def with_devices(settings: FitSettings, method: Any, n_nodes: int) -> FitSettings:
-    """The settings with a number of devices: all for many nodes, else one.
-
-    Other methods than those in rounds fill a machine's cores by themselves.
-    """
-    import jax
-
-    from fedmixtures.engine.options import in_rounds, plays_a_part
-
-    if settings.devices is not None:
-        return settings
-    spreads = in_rounds(method) and plays_a_part("devices", method)
-    many = n_nodes >= NODES_WORTH_SPREADING and spreads
-    return dataclasses.replace(settings, devices=jax.device_count() if many else 1)
-
-
 def with_rounds(settings: FitSettings, method: Any) -> FitSettings:
     """The settings with a number of rounds, where there are any; else it is refused."""
     from fedmixtures import _checks
@@ -347,6 +329,7 @@ def _begin(settings: Any, out: Path) -> None:
         hint_scale,
         prepare,
         print_summary,
+        with_devices,
     )
     from fedmixtures.estimators.columns import notes_on_columns
     from fedmixtures.estimators.resolve import resolve_devices

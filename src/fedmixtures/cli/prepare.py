@@ -28,6 +28,9 @@ from fedmixtures.io.graph_files import read_counts, read_graph
 from fedmixtures.io.tables import Table
 from fedmixtures.mixture.covariance_types import check_type
 
+NODES_WORTH_SPREADING = 500
+"""From so many nodes on a second core saves more than it costs to set up."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -128,6 +131,22 @@ def hint_scale(task: Task, settings: FitSettings) -> None:
             "bandwidths are made for. Leave --no-standardize out.",
             "yellow",
         )
+
+
+def with_devices(settings: FitSettings, method: Any, n_nodes: int) -> FitSettings:
+    """The settings with a number of devices: all for many nodes, else one.
+
+    Other methods than those in rounds fill a machine's cores by themselves.
+    """
+    import jax
+
+    from fedmixtures.engine.options import in_rounds, plays_a_part
+
+    if settings.devices is not None:
+        return settings
+    spreads = in_rounds(method) and plays_a_part("devices", method)
+    many = n_nodes >= NODES_WORTH_SPREADING and spreads
+    return dataclasses.replace(settings, devices=jax.device_count() if many else 1)
 
 
 def choose_method(settings: FitSettings) -> Any:
