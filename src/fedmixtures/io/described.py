@@ -19,10 +19,14 @@ def read_described(
     """Cells of columns that all files have, by name, in the order of `read_table`'s rows."""
     found: dict[str, list[Any]] = {name: [] for name in names}
     for file in find_files(sources) if names else ():
-        of = _arrays(file) if KINDS[file.suffix.lower()] == "npz" else None
-        frame = read_frame(file, delimiter) if of is None else None
+        if KINDS[file.suffix.lower()] == "npz":
+            of = _arrays(file)
+            cells = {name: of[name].tolist() for name in names}
+        else:
+            frame = read_frame(file, delimiter)
+            cells = {name: cells_of(frame.column(name)) for name in names}
         for name in names:
-            found[name] += cells_of(frame.column(name)) if of is None else of[name].tolist()
+            found[name] += cells[name]
     return found
 
 
