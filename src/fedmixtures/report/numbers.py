@@ -36,6 +36,11 @@ def percent(share: float | None) -> str:
     return "over 99%" if 0.995 <= share < 1 - 1e-9 else f"{share:.0%}"
 
 
+def share(part: float) -> str:
+    """A share for a table: "41%", "<1%", ">99%"."""
+    return percent(part).replace("under ", "<").replace("over ", ">")
+
+
 def between(low: float | None, high: float | None) -> str:
     """An interval of shares: "38 to 48%"."""
     if low is None or high is None:

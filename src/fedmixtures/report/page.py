@@ -27,6 +27,7 @@ def render(content: dict[str, Any], static: bool = False) -> str:
         "signed": figures.signed,
         "size": size,
         "percent": numbers.percent,
+        "share": numbers.share,
         "between": numbers.between,
         "plain": numbers.plain,
         "short": short,
