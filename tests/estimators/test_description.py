@@ -85,7 +85,7 @@ def test_described_columns_are_on_the_page(model, wards, tmp_path):
     text = model.report(tmp_path / "page.html", wards, nodes="ward", static=True).read_text()
     section = text[text.index("What else is known of them") :]
     assert "&lt;5" in section[: section.index("</table>")]
-    assert " ± " in section[: section.index("</table>")]
+    assert "± " in section[: section.index("</table>")]
 
 
 def test_weights_count_rows_but_hide_none_less():
