@@ -12,6 +12,8 @@ def main() -> None:
     """Read the command line; fix threads and core before JAX, NumPy or PyTorch are imported."""
     args = _parser().parse_args()
     flags = [os.environ.get("XLA_FLAGS", "")]
+    if args.command is _spread:
+        os.environ["JAX_NUM_CPU_DEVICES"] = "4"
     if args.command is _cores:
         os.environ["JAX_NUM_CPU_DEVICES"] = str(len(os.sched_getaffinity(0)))
     elif not args.all_cores and args.command not in (_cold, _rows, _uneven):
@@ -68,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     cold.set_defaults(command=_cold)
     about = "a million rows by the default method and the command line"
     commands.add_parser("rows", help=about).set_defaults(command=_rows)
+    about = "the default method on one device and on several that share a core"
+    spread = commands.add_parser("spread", help=about)
+    spread.add_argument("--nodes", type=int, default=1000)
+    spread.add_argument("--repetitions", type=int, default=3)
+    spread.set_defaults(command=_spread)
     about = "memory of reading a Parquet file of one and of ten million rows"
     commands.add_parser("reading", help=about).set_defaults(command=_reading)
     about = "the default method on nodes of 20 to 5,000 rows, first and second fit"
@@ -173,6 +180,13 @@ def _rows(args) -> None:
     from benchmarks.cold import rows
 
     print(report.write(args.name or "rows", rows()))
+
+
+def _spread(args) -> None:
+    from benchmarks import report
+    from benchmarks.spread import spread
+
+    print(report.write(args.name or "spread", spread(args.nodes, args.repetitions)))
 
 
 def _reading(args) -> None:
