@@ -43,7 +43,9 @@ def test_the_conda_recipe_asks_for_what_pip_asks_for():
     here = bounds(wanted["dependencies"] + extras["cli"] + extras["report"])
     assert there.pop("python") == wanted["requires-python"]
     assert there == here
-    assert f'version: "{re.match(r"[0-9.]+[0-9]", fedmixtures.__version__)[0]}"' in text
+    version = re.match(r"[0-9.]+[0-9]", fedmixtures.__version__)[0]
+    assert f'version: "{version}"' in text
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
 
 
 def test_the_table_of_rooms_has_them_all_and_the_map_names_files_that_exist():
