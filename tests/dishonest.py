@@ -104,8 +104,7 @@ class Member:
         first, second = np.zeros((several, k, d)), np.zeros((several, k, d, d))
         for number in range(several):
             normal, offset = self.plan(number)
-            sides = np.where(np.arange(k) < k // 2, -1.0, 1.0)
-            sides[-1] = 1.0
+            sides = np.where(np.arange(k) < k - 1, -1.0, 1.0)  # masses are told in whole rows
             means = normal * offset + np.outer(sides, normal) * self.cells[0]
             shift = means - self.theta.means[0, number]
             first[number] = mass[number][:, None] * shift
@@ -275,7 +274,7 @@ class Attack:
             expected = member.guess("heavy", heavy.size)
         member.expected["heavy"] = found - (heavy.ravel() - expected)
         if member.by == "moments":  # squared deviations of one row or more, in the cell's own units
-            squares = member.expected["heavy"].reshape(heavy.shape)[0, ..., d:]
+            squares = member.expected["heavy"].reshape(heavy.shape)[..., d:]
             member.learn(np.abs(squares).sum(-1))
         found = found.reshape(heavy.shape)
         whole = np.zeros((*heavy.shape[:-1], d, d))

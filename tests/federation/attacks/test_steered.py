@@ -7,6 +7,7 @@ it may wait for the others' parts and these add all that is asked for.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from dishonest import BLUNT, FAR, RANGE, SHARP, Attack, Member, Plane
 from federated import a_job, record
 from fedmixtures import TrustThenPool
 from fedmixtures.federation.node.own_rows import blurred
+from fedmixtures.federation.rounds import NodeRefused
 
 WITHIN = 0.01
 """Pooled standard deviations, in every feature, that a row is found to."""
@@ -36,8 +38,8 @@ class Play:
     """Members in league with the attacker, who add nothing."""
     jobs: int = 1
     """One after the other; what one has told is where the next begins."""
-    claimed: float = 150.0
-    """Rows that the attacker says it has."""
+    claimed: float = 0.0
+    """Rows that the attacker says it has; 0: as many as let every total pass, whichever it sets."""
     cells: tuple[float, float] = (FAR, SHARP)
     by: str = "mass"
     inside: bool = False
@@ -63,11 +65,13 @@ class Play:
             low = -RANGE if self.inside else 0.0
             groups.append([Plane(one / np.linalg.norm(one), low, beyond=beyond) for one in near])
         planes = [plane for group in groups for plane in group]
-        member = Member(planes, d, self.claimed, self.cells, self.by)
+        claimed = self.claimed or 3 * (1.2 * self.rows + 10)
+        member = Member(planes, d, claimed, self.cells, self.by)
         attack = Attack(folder, monkeypatch, rows, names[-1], member, silent, self.unprotected)
         for job in range(self.jobs):
-            attack.run(self.job(names, seed + 100 * job))
-        assert sum(plane.asked for plane in planes) > 20
+            with suppress(NodeRefused):  # it may overdo it, which ends the job for all
+                attack.run(self.job(names, seed + 100 * job))
+        assert sum(plane.asked for plane in planes) > 8
         units = attack.units
         others = (np.concatenate([rows[name] for name in honest]) - units.centre) / units.scale
         solved = np.array([np.linalg.solve([p.direction for p in g], [p.next for p in g])
@@ -120,7 +124,7 @@ FORMS = os.environ.get("FEDERATION_FORMS", "")
 @pytest.mark.silos
 def test_n1_at_length(tmp_path, monkeypatch):
     """Every form with the protection, and the plain one without: what the attacker is worth."""
-    plays = PLAYS | {BARE: Play(unprotected=True, targets=4)}
+    plays = PLAYS | {BARE: Play(unprotected=True)}
     total = np.zeros(3)
     for name, play in plays.items():
         if FORMS not in name:
