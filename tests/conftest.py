@@ -5,7 +5,6 @@ import os
 import shutil
 import tempfile
 from importlib.metadata import version
-from pathlib import Path
 
 # Most of the time goes into compiling. Programs that are not optimised, in one piece, take half of
 # it, and the old way of fusing saves a third (kernels.compiling says more). as_processor.sh asks
@@ -26,7 +25,11 @@ if OWN_CACHE:  # true in the first process only: the others inherit it
 import jax  # noqa: E402 (after its flags)
 import pytest  # noqa: E402 (after its flags)
 
-from fedmixtures.kernels.compiling import FOLDER, cache_folder  # noqa: E402 (after JAX's flags)
+from fedmixtures.kernels.compiling import (  # noqa: E402 (after JAX's flags)
+    FOLDER,
+    cache_folder,
+    forget_programs,
+)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 3)
@@ -36,8 +39,6 @@ if (folder := cache_folder()) is not None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects, and few cycles
-
-MAPS, MOST_MAPS = Path("/proc/self/maps"), 40_000
 
 
 def pytest_collection_modifyitems(items):
@@ -53,8 +54,6 @@ def pytest_unconfigure():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs_are_forgotten():
-    """Every compiled program maps memory, and a Linux process has 65,530 maps: then XLA crashes."""
+    """Between modules too, where tests compile outside of fits."""
     yield
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
-        gc.collect()
+    forget_programs()

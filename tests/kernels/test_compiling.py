@@ -66,3 +66,17 @@ def test_infinities_and_what_is_no_number_stay_what_they_are(compiled):
         )
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("lines", "kept"), [(40_001, 0), (1_000, 1)])
+def test_programs_are_forgotten_before_memory_maps_run_out(lines, kept, tmp_path, monkeypatch):
+    maps = tmp_path / "maps"
+    maps.write_text("7f00 r-xp\n" * lines)
+    monkeypatch.setattr(compiling, "MAPS", maps)
+    monkeypatch.setattr(compiling, "_looked", -compiling.LOOK_EVERY)
+    twice = jax.jit(lambda x: 2 * x)
+    assert twice(1.0) == 2.0
+    assert twice._cache_size() == 1
+    compiling.forget_programs()
+    assert twice._cache_size() == kept
+    assert twice(1.0) == 2.0

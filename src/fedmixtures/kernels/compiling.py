@@ -6,9 +6,11 @@ once.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial, update_wrapper
@@ -44,6 +46,12 @@ CACHE_SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,  # our programs are many and small
     "jax_persistent_cache_min_entry_size_bytes": 0,
 }
+
+
+MAPS, MOST_MAPS, LOOK_EVERY = Path("/proc/self/maps"), 40_000, 10.0
+"""Every compiled program maps memory, and where a Linux process has 65,530 maps XLA crashes. More
+than this, looked at every so many seconds, and programs are forgotten."""
+_looked = 0.0
 
 
 class jit:
@@ -179,6 +187,7 @@ def compilation_cache() -> Iterator[None]:
     Only where JAX has no such folder set already; JAX's settings outside the block stay as they
     are. ``FEDMIXTURES_CACHE=off`` switches it off, any other value names another folder.
     """
+    forget_programs()
     folder = None if getattr(jax.config, FOLDER) else cache_folder()
     if folder is None:
         yield
@@ -197,3 +206,15 @@ def compilation_cache() -> Iterator[None]:
         for name, value in before.items():
             jax.config.update(name, value)
         jax_cache.reset_cache()
+
+
+def forget_programs() -> None:
+    """Drop what was compiled in this process where it has become too much for Linux."""
+    global _looked
+    now = time.monotonic()
+    if now - _looked < LOOK_EVERY or not MAPS.exists():
+        return
+    _looked = now
+    if MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
