@@ -185,7 +185,7 @@ class WithOneSilent(Federation):
 
         def mute(frame):
             reply = answer(frame)
-            silent = reply.head.get("round", 0) >= 5 and "boxes" in reply.head
+            silent = (reply.head.get("round") or 0) >= 5 and "boxes" in reply.head
             return Frame(reply.head | {"boxes": []}) if silent else reply
 
         if name == SITES[-1]:
