@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from functools import partial
 
 import numpy as np
 import pytest
@@ -218,10 +217,7 @@ def test_covariances_of_a_type_are_of_it_in_the_units_of_the_table(run, files):
 
 
 def test_components_by_node_and_by_bic(run, files, monkeypatch):
-    from fedmixtures.estimators import selection
 
-    few = partial(selection.select_components, candidates=(1, 2, 3))
-    monkeypatch.setattr(selection, "select_components", few)
     counts = "".join(f"h{i},{1 + i % 2}\n" for i in range(6))
     (files / "k.csv").write_text("node,k\n" + counts)
     assert run(f"{FIT.replace('--k 2', '--k k.csv')} --out own")[0] == 0
@@ -240,6 +236,13 @@ def test_components_by_node_and_by_bic(run, files, monkeypatch):
     assert "How many components" in page
     assert "what each k was worth" in page
     assert "How many components" not in (files / "own" / "report.html").read_text()
+    assert run("fit data.csv --nodes site --k 3:2 --out no")[0] == 2
+    code, out, err = run("fit data.csv --nodes site --k 1:2 --out levels")
+    assert code == 0, err
+    assert "looking for the number of components: 1" in out
+    assert "log-density of such a row, by number, ± what chance differs by: 1: -" in out
+    config = tomllib.loads((files / "levels" / "config.toml").read_text())
+    assert set(config["curve"]) == set(config["curve_errors"]) == {"1", "2"}
 
 
 def test_alpha_chosen_on_held_out_rows(run, files):
@@ -373,6 +376,13 @@ def test_compare_takes_the_default_method_and_the_graph_there_is(run, files):
     assert "3; no graph given: everybody may listen to everybody" in out
     for name in ("local", "centralized", NetworkGaussianMixture().method):
         assert f"\n{name} " in out
+
+
+def test_numbers_of_hopeless_fits_do_not_break_the_columns():
+    from fedmixtures.cli.compare import short
+
+    assert short(-878_552_123.4) == "-8.79e+08"
+    assert short(-1234.5678) == "-1,234.568"
 
 
 def test_compare_checks_all_methods_before_any_work(run, files, monkeypatch):

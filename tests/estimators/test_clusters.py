@@ -9,12 +9,12 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import fedmixtures as fm
-from fedmixtures import FitWarning, NetworkGaussianMixture
+from fedmixtures import FitWarning, NetworkGaussianMixture, select_components
 from fedmixtures.data.node_data import NodeData
-from fedmixtures.estimators import search
+from fedmixtures.estimators import resolve, search
 from fedmixtures.estimators.agreement import most_agreed
 from fedmixtures.estimators.problem import Problem
-from fedmixtures.estimators.resolve import check_clusters
+from fedmixtures.estimators.resolve import check_clusters, numbers_of
 from fedmixtures.graph.network import Network
 from fedmixtures.methods.trust_then_pool.program import TrustThenPool
 
@@ -156,7 +156,7 @@ def found(monkeypatch):
         data = NodeData.from_rows(np.zeros((100, 1)), ["a"] * 100)
         network = Network.from_edges([], ["a"])
         priced = _Priced(data, network, TrustThenPool(), [1], worth=worth)
-        return search.search_components(priced, at_least, seed=0)
+        return search.search_components(priced, numbers_of("auto", at_least=at_least), seed=0)
 
     return search_among
 
@@ -164,7 +164,7 @@ def found(monkeypatch):
 def test_components_are_added_until_two_numbers_in_a_row_bring_no_more(found):
     worth = {1: -3.0, 2: -2.0, 3: -1.9, 4: -1.9, 5: -1.9, 6: -1.9, 8: 0.0, 12: 0.0, 16: 0.0}
     assert found(worth).n_components == 3
-    assert list(found(worth).worth) == [1, 2, 3, 4, 5]
+    assert list(found(worth).curve) == [1, 2, 3, 4, 5]
     assert found(worth, 5).n_components == 8
     # a component of one feature has three numbers, each worth a quarter of a nat of 100 rows
     assert found({1: -3.0, 2: -2.994, 3: -2.99, 4: -2.98}).n_components == 1
@@ -185,12 +185,31 @@ def test_of_numbers_that_are_worth_as_much_the_most_stable_is_taken(found):
 
 def test_with_no_number_at_all_both_are_found(rows, monkeypatch):
     X, nodes, labels = rows
-    monkeypatch.setattr(search, "NUMBERS", (1, 3))
+    monkeypatch.setattr(resolve, "NUMBERS", (1, 3))
     said = []
     model = NetworkGaussianMixture(graph="full", random_state=0, on_round=said.append)
     model.fit(X, nodes=nodes)
     assert (model.n_components_, model.n_clusters_) == (3, 3)
     assert adjusted_rand_score(labels, model.predict(X, nodes)) > 0.97
+    tried = model.search_
+    assert list(tried.curve) == [1, 3]
+    assert tried.at_edge
+    assert tried.curve[3] - tried.curve[1] > 3 * tried.errors[1] > tried.errors[3] == 0
+    scores = model.score_samples(X, nodes)
+    assert tried.curve[3] == pytest.approx(scores.mean(), abs=0.3)  # in the units of the rows
+    same = select_components(X, nodes, candidates=(1, 3), graph="full")
+    assert same.curve == tried.curve
+    monkeypatch.undo()
+    model = NetworkGaussianMixture("2:3", graph="full", random_state=0).fit(X, nodes=nodes)
+    assert list(model.search_.curve) == [2, 3]
+
+
+@pytest.mark.parametrize("asked", ["3:2", "0:2", "2:", "few"])
+def test_ranges_that_are_none_are_refused(asked):
+    with pytest.raises(ValueError, match=f"`n_components` is '{asked}'. Give a"):
+        numbers_of(asked)
+    assert numbers_of("2:7") == [2, 3, 4, 5, 6, 7]
+    assert numbers_of("auto", at_least=7)[:3] == [7, 8, 12]
 
 
 def test_numbers_that_cannot_be_are_refused_or_told(rows):

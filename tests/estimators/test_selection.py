@@ -1,6 +1,5 @@
 """Choosing alpha and the number of components from nodes' own rows."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from fedmixtures.estimators import selection
 from fedmixtures.estimators.selection import select_alpha, select_components
 from fedmixtures.graph.network import complete
 from fedmixtures.metrics import node_means
-from helpers import QUICK_TRUST
 
 
 def folds(nodes, n_folds, seed, k):
@@ -32,39 +30,18 @@ def unequal():
 
 
 def test_each_node_gets_the_components_its_rows_support(unequal):
-    found = select_components(*unequal, candidates=(1, 2, 3, 4))
+    found = select_components(*unequal, candidates=(1, 2, 3, 4), method="gtv-mmd")
     assert found.n_components == {"a": 1, "b": 3}
 
 
 def test_bic_is_that_of_scikit_learn(unequal):
     X, nodes = unequal
-    found = select_components(X, nodes, candidates=(3,))
+    found = select_components(X, nodes, candidates=(3,), method="local")
     from sklearn.mixture import GaussianMixture
 
     own = X[nodes == "b"]
     model = GaussianMixture(3, n_init=5, random_state=0, reg_covar=1e-3).fit(own)
     assert found.bic[1, 0] == pytest.approx(model.bic(own), rel=1e-4)
-
-
-def test_with_levels_one_number_for_all_is_chosen_by_rows_that_fits_had_not_seen(
-    unequal, monkeypatch
-):
-    monkeypatch.setattr(selection, "PATIENCE", 1)
-    X, nodes = unequal
-    method, network = replace(QUICK_TRUST, n_starts=2), complete(["a", "b"])
-    found = select_components(X, nodes, candidates=(3, 1, 2), method=method, network=network)
-    assert found.n_components == {"a": 3, "b": 3}
-    assert found.candidates == (3, 1)  # the first that is worse ended it
-    assert found.bic is None
-    curve = found.curve
-    assert curve[3] > curve[1] + 0.1
-    monkeypatch.setattr(selection, "WORTH", 1e4)  # more than two components more can add
-    found = select_components(X, nodes, candidates=(3, 1), method=method, network=network)
-    assert found.n_components == {"a": 1, "b": 1}
-    # In the units of the rows: near the log-density that the rows have.
-    model = NetworkGaussianMixture(3, graph="full", method=method, random_state=0)
-    scores = model.fit(X, nodes=nodes).score_samples(X, nodes)
-    assert curve[3] == pytest.approx(np.mean(list(node_means(scores, nodes).values())), abs=0.2)
 
 
 def test_one_number_for_all_where_the_method_needs_it(unequal):
@@ -75,7 +52,7 @@ def test_one_number_for_all_where_the_method_needs_it(unequal):
 def test_a_node_of_few_rows_is_not_asked_for_many_components(unequal):
     X, nodes = unequal
     X, nodes = np.concatenate([X, X[:4] + 1]), np.append(nodes, ["c"] * 4)
-    found = select_components(X, nodes, candidates=(1, 3))
+    found = select_components(X, nodes, candidates=(1, 3), method="gtv-mmd")
     assert found.n_components["c"] == 1
     assert np.isinf(found.bic[2, 1])
 

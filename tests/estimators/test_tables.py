@@ -6,6 +6,7 @@ import polars
 import pyarrow
 import pytest
 
+from fedmixtures import NetworkGaussianMixture
 from fedmixtures.estimators.selection import select_components
 
 FRAMES = {
@@ -90,8 +91,8 @@ def test_dates_in_arrays_and_as_objects(case, make):
 
 @over_frames
 def test_selection_takes_the_node_column_by_name(kind, case):
-    found = select_components(table(kind, case), "site", candidates=(1, 2))
-    wanted = select_components(case.X, case.nodes, candidates=(1, 2))
+    found = select_components(table(kind, case), "site", candidates=(1, 2), method="local")
+    wanted = select_components(case.X, case.nodes, candidates=(1, 2), method="local")
     assert found.n_components == wanted.n_components
     np.testing.assert_array_equal(found.bic, wanted.bic)
 
@@ -121,3 +122,33 @@ def test_integer_labels(case, make, fitted):
             np.sort(m.means, axis=0) for m in (model.mixtures_[number], fitted.mixtures_[label])
         )
         np.testing.assert_allclose(mine, theirs, atol=1e-8)
+
+
+@over_frames
+def test_what_is_filled_in_is_a_table_of_the_same_kind(kind, case):
+    whole = {"x": case.X[:, 0], "site": case.nodes.tolist(), "y": case.X[:, 1]}
+    model, plain = (NetworkGaussianMixture(2, method="local", random_state=0) for _ in "ab")
+    model.fit(FRAMES[kind](whole), nodes="site")
+    plain.fit(case.X, nodes=case.nodes)
+    X = case.X.copy()
+    X[::9, 1] = np.nan
+    frame = FRAMES[kind]({**whole, "y": X[:, 1]})
+    if kind == "pandas":
+        frame.index = frame.index + 7
+    filled = model.impute(frame, nodes="site")
+    assert type(filled) is type(frame)
+    assert list(map(str, filled.columns if kind != "pyarrow" else filled.column_names)) == [*whole]
+    expected = plain.impute(X, nodes=case.nodes)
+    found = np.asarray(filled["y"])
+    np.testing.assert_allclose(found, expected[:, 1])
+    assert not np.isnan(found).any()
+    if kind == "pandas":
+        assert (filled.index == frame.index).all()
+        assert (filled["site"] == frame["site"]).all()
+    assert len(model.impute(frame, nodes="site", n_draws=2)) == 2
+
+
+def test_labels_of_the_rows_that_were_fitted(case):
+    model = NetworkGaussianMixture(2, method="local", random_state=0)
+    model.fit(case.X, nodes=case.nodes)
+    np.testing.assert_array_equal(model.labels_, model.predict(case.X, case.nodes))

@@ -16,6 +16,8 @@ from fedmixtures.cli.main import begin, console, say
 
 SHOWN = ("gtv-euclidean", "gtv-kl", "gtv-mmd", "trust")
 """What the demo fits; its report is about the last."""
+LARGE = 1e5
+"""Numbers from here on would break the columns of a table."""
 
 
 def compare(
@@ -57,8 +59,10 @@ def compare(
     _checks.whole("--repeats", repeats)
     if not data:
         raise ValueError("no data given. Name a file: fedmixtures compare data.csv --nodes COLUMN")
-    if table.k == "auto":
-        raise ValueError("--k auto is for `fit`. Give compare a number, the same for all methods.")
+    if table.k is not None and (table.k == "auto" or ":" in table.k):
+        raise ValueError(
+            f"--k {table.k} is for `fit`. Give compare a number, the same for all methods."
+        )
     check_new(out)
     settings = table.settings(
         data, method=default_method() if default_method() in chosen else chosen[0]
@@ -181,7 +185,8 @@ def _print(chosen: tuple[str, ...], results: list[dict[str, Any]]) -> None:
     medians = {name: median_interval(means(name)) for name in chosen}
     likely = np.nan_to_num([medians[name].median for name in chosen], nan=-np.inf)
     best = chosen[first_greatest(likely, scale=1.0)]
-    spread = lambda x: "" if not np.isfinite(x.low) else f"{x.low:.2f} to {x.high:.2f}"
+    near = lambda value: f"{value:.2f}" if abs(value) < LARGE else f"{value:.2g}"
+    spread = lambda x: "" if not np.isfinite(x.low) else f"{near(x.low)} to {near(x.high)}"
     for name in chosen:
         done = [r for r in results if r["method"] == name and "seconds" in r]
         difference = paired_difference(means(name), means(chosen[0]))
@@ -285,7 +290,9 @@ def new_table(*heads: str) -> Any:
 
 def short(value: float) -> str:
     """A number for a table."""
-    return f"{value:,.3f}" if np.isfinite(value) else "–"
+    if not np.isfinite(value):
+        return "–"
+    return f"{value:,.3f}" if abs(value) < LARGE else f"{value:.3g}"
 
 
 def _print_demo(fits: dict[str, Any], beside: Any) -> None:

@@ -36,9 +36,10 @@ class TableOptions:
         couplings (gtv-...), which take every edge for true, get the five most alike.
     k
         Clusters: a number, or a CSV with the columns node,k, of components of every node, each of
-        which is a cluster; or for `fit` `auto`. The default method then finds both: components by
-        rows that it has not fitted, and clusters by joining them; others choose components by BIC,
-        per node where they allow it. Unless given, `auto` for the default method in `fit`, else 3.
+        which is a cluster; or for `fit` `auto`, or a range such as `2:12`. The default method then
+        finds both: components by rows that it has not fitted, and clusters by joining them; others
+        choose components by BIC, per node where they allow it. Unless given, `auto` for the default
+        method in `fit`, else 3.
     covariance
         What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
         apart) or `spherical` (all features alike). With few rows or many features diag or tied
@@ -126,6 +127,8 @@ class FitSettings(TableOptions):
     """Components of each node, where they were chosen one by one."""
     curve: Mapping[str, float] = field(default_factory=dict)
     """What each number of components was worth, where it was to be chosen."""
+    curve_errors: Mapping[str, float] = field(default_factory=dict)
+    """Standard errors of differences to the number that was taken."""
 
     def __post_init__(self):
         if not 0 <= self.holdout < 1:

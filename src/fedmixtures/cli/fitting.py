@@ -176,7 +176,7 @@ def compared_with(task: Task, settings: FitSettings, fitted: Fitted) -> Baseline
 def _shown_settings(task: Task, settings: FitSettings, solution: Solution) -> dict[str, Any]:
     """Settings for the page: names of files, not where they lie."""
     config = settings.to_config()
-    for name in ("components", "curve"):
+    for name in ("components", "curve", "curve_errors"):
         config.pop(name, None)
     config["data"] = ", ".join(Path(source).name for source in settings.data[:3])
     if settings.graph:
@@ -241,6 +241,7 @@ def write_run(
         held_out=watch.held_out,
         settings=_shown_settings(task, settings, solution),
         curve={int(k): worth for k, worth in settings.curve.items()},
+        curve_errors={int(k): error for k, error in settings.curve_errors.items()},
         notes=(*told, *fitted.warnings, *beside.notes),
         left=left,
     )

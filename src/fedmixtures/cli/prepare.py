@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from fedmixtures.engine.evaluate import Evaluator
 from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.problem import Problem
 from fedmixtures.estimators.resolve import (
+    AUTO,
+    numbers_of,
     resolve_components,
     resolve_method,
     resolve_transform,
@@ -173,19 +176,25 @@ def choose_components(settings: FitSettings, labels: tuple) -> Any:
     if settings.components:
         known = {str(label): label for label in labels}
         return {known[name]: int(k) for name, k in settings.components.items() if name in known}
-    if settings.k == "auto":
-        return None
     if Path(settings.k).is_file():
         return read_counts(Path(settings.k), labels)
+    if settings.k == AUTO or ":" in settings.k:
+        numbers_of(settings.k, "--k")
+        return None
     try:
         k = int(settings.k)
     except ValueError:
         raise ValueError(
-            f"--k is {settings.k!r}, neither a number nor a file. Give a whole number, a CSV with "
-            "the columns node,k, or auto."
+            f"--k is {settings.k!r}, neither a number nor a file. Give a whole number, a range "
+            "such as 2:12, a CSV with the columns node,k, or auto."
         ) from None
     _checks.whole("--k", k)
     return k
+
+
+def _is_open(settings: FitSettings) -> bool:
+    """Whether the number of components is to be found."""
+    return not settings.components and (settings.k == AUTO or ":" in settings.k)
 
 
 def _number(name: str, text: str) -> float:
@@ -197,7 +206,7 @@ def _number(name: str, text: str) -> float:
 
 def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
     """The task and settings with numbers where there was `auto`, chosen on training rows alone."""
-    if settings.k == "auto":
+    if _is_open(settings):
         task, settings = _components(task, settings)
     if settings.alpha == "auto":
         task, settings = _alpha(task, settings)
@@ -205,47 +214,48 @@ def choose_automatic(task: Task, settings: FitSettings) -> tuple[Task, FitSettin
 
 
 def _components(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
-    if hasattr(task.problem.method, "n_clusters"):
-        return _found(task, settings)
-    from fedmixtures.estimators.selection import components_for
+    """Numbers by node, or one for all and clusters to be joined."""
+    from fedmixtures.estimators.search import Search
+    from fedmixtures.estimators.selection import with_components
 
-    with console().status("choosing k") as status:
-        tell = lambda k: status.update(f"choosing k: {k}")
-        found = components_for(task.problem, random_state=settings.seed, on_fit=tell)
-    numbers = found.n_components
-    distinct = sorted(set(numbers.values()))
-    one = len(distinct) == 1
-    words = distinct[0] if one else f"{distinct[0]} to {distinct[-1]}, by node"
-    how = "held-out log-likelihood" if found.bic is None else "BIC"
-    say(f"  k chosen by {how} on training rows: {words}")
-    if max(distinct) == max(found.candidates):
-        say(f"  (some nodes took the largest k tried, {max(found.candidates)})")
-    chosen = {
-        "k": str(distinct[0]) if one else "auto",
-        "components": {} if one else {str(label): n for label, n in numbers.items()},
-        "curve": {str(k): worth for k, worth in found.curve.items()},
-    }
-    return task.where(n_components=numbers), dataclasses.replace(settings, **chosen)
+    with console().status("looking for the number of components") as status:
+        tell = _teller(status)
+        tell("looking for the number of components")
+        how = {"seed": settings.seed, "dtype": "float64"}
+        problem, found = with_components(task.problem, settings.k, tell, **how)
+    numbers = sorted(set(problem.n_components))
+    words = numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}, by node"
+    chosen: dict[str, Any] = {"k": str(numbers[0]) if len(numbers) == 1 else AUTO}
+    if not isinstance(found, Search):
+        say(f"  k chosen by BIC on training rows: {words}")
+        if numbers[-1] == max(found.candidates):
+            say(f"  (some nodes took the largest k tried, {numbers[-1]})")
+        by_node = found.n_components.items()
+        chosen["components"] = {str(n): k for n, k in by_node} if len(numbers) > 1 else {}
+    else:
+        found = found.moved(task.volume, task.problem.data.counts)
+        say(f"  components chosen by rows that were not fitted: {words}, joined into clusters")
+        say(f"  log-density of such a row, by number, ± what chance differs by: {found}")
+        if found.at_edge:
+            wider = f"--k {numbers[0]}:{4 * numbers[0]}"
+            say(f"  (the largest number that was tried is the best: {wider} looks further)")
+        if found.stability[numbers[0]] > 0:
+            agreed = found.stability[numbers[0]]
+            say(f"  (its clusters agree by {agreed:.2f} with those of the numbers beside it)")
+        given = getattr(problem.method, "n_clusters", None)
+        clusters = AUTO if given is None else given
+        chosen["options"] = {**settings.options, "n_clusters": clusters}
+        chosen["curve_errors"] = {str(k): error for k, error in found.errors.items()}
+        problem = problem.where(method=dataclasses.replace(problem.method, n_clusters=clusters))
+    chosen["curve"] = {str(k): worth for k, worth in found.curve.items()}
+    return dataclasses.replace(task, problem=problem), dataclasses.replace(settings, **chosen)
 
 
-def _found(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
-    """Components by rows that fits have not seen, and clusters to be joined of them."""
-    from fedmixtures.estimators.search import search_components
-
-    given = getattr(task.problem.method, "n_clusters", None)
-    with console().status("choosing components") as status:
-        at_least = given if isinstance(given, int) else 1
-        found = search_components(task.problem, at_least, status.update, seed=settings.seed)
-    k = found.n_components
-    say(f"  components chosen by rows that were not fitted: {k}; clusters are joined of them")
-    if found.stability[k] > 0:
-        say(f"  (they agree by {found.stability[k]:.2f} with those of the numbers beside it)")
-    curve = {str(tried): worth for tried, worth in found.worth.items()}
-    clusters = "auto" if given is None else given
-    chosen = {"k": str(k), "curve": curve, "options": {**settings.options, "n_clusters": clusters}}
-    method = dataclasses.replace(task.problem.method, n_clusters=clusters)
-    new = task.where(method=method, n_components=k)
-    return new, dataclasses.replace(settings, **chosen)
+def _teller(status: Any) -> Callable[[str], None]:
+    """Says what is looked for: on a terminal in one line, in a log in lines of its own."""
+    if console().is_terminal:
+        return status.update
+    return lambda words: say(f"  {words}")
 
 
 def _alpha(task: Task, settings: FitSettings) -> tuple[Task, FitSettings]:
@@ -279,7 +289,7 @@ def print_summary(task: Task, settings: FitSettings, methods: str | None = None)
     held = int(task.held_out.sum())
     learning = f", {own:,} of them to learn from" if held else ""
     k = problem.components
-    if settings.k == "auto" and not settings.components:
+    if _is_open(settings):
         by_rows = problem.method.has_levels
         components = "chosen by held-out rows" if by_rows else "chosen per node by BIC"
     elif isinstance(k, dict):

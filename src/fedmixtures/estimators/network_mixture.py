@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, DensityMixin
@@ -14,9 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
-from fedmixtures.data.transform import (
-    in_units_of_fit,
-)
+from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.transform import Transform, in_units_of_fit
 from fedmixtures.engine.options import ROUNDS, in_rounds, refuse_idle, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.estimators import resolve
@@ -26,8 +25,24 @@ from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.description import of_solution, take_described
 from fedmixtures.estimators.fitted import FittedNetwork
 from fedmixtures.estimators.names import aligned, profiles
-from fedmixtures.estimators.search import with_components
+from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.scoring import assigned, log_joints
+from fedmixtures.estimators.search import Search
+from fedmixtures.estimators.selection import with_components
 from fedmixtures.methods.base import Method
+
+
+class Begun(NamedTuple):
+    """Rows as they are to be fitted."""
+
+    rows: NodeData
+    """By node, in the user's units."""
+    problem: Problem
+    transform: Transform
+    volume: np.ndarray
+    """(nodes,) what mean log-densities of their rows lose in the user's units."""
+    labelled: bool
+    """Whether rows came with node labels."""
 
 
 class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
@@ -39,10 +54,10 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_components : "auto", int or mapping
+    n_components : "auto", range, int or mapping
         Components of every node's mixture, or a mapping from node label to number. With "auto" rows
         that the fits have not seen choose a number (of methods without levels the BIC of each
-        node).
+        node), with a range such as "2:12" one within it.
     n_clusters : "auto", int or None
         Components that unseen rows cannot tell apart are joined into clusters, once for the whole
         network: as far as they go ("auto"), or into so many. None is "auto" where the number of
@@ -120,6 +135,8 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
     ----------
     mixtures_ : dict
         Node label to `Mixture`.
+    labels_ : ndarray
+        The most probable cluster of every row that was fitted.
     nodes_ : ndarray
         Node labels, in the order of stacked attributes.
     weights_, means_, covariances_ : ndarray
@@ -143,6 +160,8 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         rounds, whether EM settled at all nodes.
     n_components_ : int or mapping
         Components that were fitted.
+    search_ : Search or ComponentSelection
+        What each number of components was worth, if it was to be found: see `select_components`.
     n_clusters_ : int
         How many clusters there are in the whole network.
     n_iter_ : int
@@ -263,17 +282,9 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         printer = ProgressPrinter(settings.get("n_rounds", 0), bool(self.verbose))
         printer.say("reading rows", lasting=False)
         X, beside = take_described(X, nodes, describe)
-        X, labels = self._read(X, nodes, reset=True)
-        self.node_column_ = nodes if isinstance(nodes, str) else None
-        data = self._node_data(X, labels, sample_weight)
-        known = hasattr(self, "feature_names_in_") or data.categories
-        warn_of_columns(data, self._features() if known else None, self.resolved_method())
-        transform = resolve.resolve_transform(
-            self.transforms, data, self._features(), self.resolved_method()
-        )
-        given, volume = data, transform.volume(data)
-        data = self._to_fit(data, transform, settings["seed"])
-        problem = self._problem(data, self.graph)
+        begun = self.begin(X, nodes, sample_weight)
+        problem, transform, volume = begun.problem, begun.transform, begun.volume
+        data, rows = problem.data, replace(begun.rows, rows=transform.apply(begun.rows.rows))
         resolve.check_clusters(self.n_clusters, self.n_components, problem.method)
         say = partial(printer.say, lasting=False)
         init = in_units_of_fit(resolve.resolve_start(self.init), transform)
@@ -288,8 +299,12 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         for line in transform.told(self._features()):
             printer.say(line)
         if isinstance(self.n_components, str):
-            problem = with_components(problem, say, seed=settings["seed"], dtype=self.dtype)
+            how = {"seed": settings["seed"], "dtype": self.dtype}
+            problem, found = with_components(problem, self.n_components, say, **how)
+            self.search_ = found.moved(volume, data.counts) if isinstance(found, Search) else found
             printer.say(f"components: {_checks.listed(sorted(set(problem.n_components)))}")
+        elif hasattr(self, "search_"):
+            del self.search_
         solve = lambda seed: problem.solve(
             init,
             watch=partial(self._watch, printer),
@@ -308,16 +323,29 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         names = getattr(like, "cluster_names_", None)
         taken = {"transform": transform, "categories": self.categories_}
         if beside:
-            rows = replace(given, rows=transform.apply(given.rows))
             soft = problem.method.has_likelihood
             taken["described"] = of_solution(beside, solution, rows, soft)
-        self.adopt(solution, problem.network, labelled=labels is not None, **taken)
+        self.adopt(solution, problem.network, labelled=begun.labelled, **taken)
         if names is not None and len(names) <= solution.n_clusters:
             new = range(len(names), solution.n_clusters)
             self.cluster_names_ = (*names, *map(str, new))
         elif hasattr(self, "cluster_names_"):
             del self.cluster_names_
+        self.labels_ = assigned(log_joints(self.solution_, rows))
         return self
+
+    def begin(self, X: Any, nodes: Any = None, sample_weight: Any = None) -> Begun:
+        """What `fit` would solve of these rows."""
+        X, labels = self._read(X, nodes, reset=True)
+        self.node_column_ = nodes if isinstance(nodes, str) else None
+        data = self._node_data(X, labels, sample_weight)
+        features, method = self._features(), self.resolved_method()
+        known = hasattr(self, "feature_names_in_") or data.categories
+        warn_of_columns(data, features if known else None, method)
+        transform = resolve.resolve_transform(self.transforms, data, features, method)
+        inside = self._to_fit(data, transform, resolve.resolve_seed(self.random_state))
+        problem, volume = self._problem(inside, self.graph), transform.volume(data)
+        return Begun(data, problem, transform, volume, labels is not None)
 
     def resolved_method(self) -> Method:
         """The method with the covariance type, and told how many clusters are wanted."""
@@ -372,5 +400,5 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         describe: Any = None,
     ) -> np.ndarray:
         """Fit, then the most probable cluster of every row."""
-        self.fit(X, y, nodes=nodes, sample_weight=sample_weight, describe=describe)
-        return self.predict(X, nodes=nodes)
+        fit = self.fit(X, y, nodes=nodes, sample_weight=sample_weight, describe=describe)
+        return fit.labels_

@@ -211,9 +211,10 @@ class NodeScores:
 
         Returns
         -------
-        ndarray
-            Of the shape of X, or (n_draws, rows, features). With categories a pandas table, or a
-            list of them; an expectation is then the most probable category.
+        ndarray or table
+            A table is given back as one of its kind, with all its columns; a category that was
+            missing is the most probable one. An array as one of its shape, with categories as a
+            pandas table. Of draws (n_draws, rows, features), or a list of tables.
         """
         if n_draws is not None:
             _checks.whole("n_draws", n_draws)
@@ -233,11 +234,33 @@ class NodeScores:
                 found = conditional_draws(density, rows, n_draws, rng)
             here, (known, _) = data.source_index[data.offsets[i] : data.offsets[i + 1]], given.of(i)
             filled[..., here, :] = np.where(np.isnan(known), taken.invert(found), known)
-        if self.categories_ is None:
+        if self.categories_ is None and not hasattr(X, "columns"):
             return filled
         if n_draws is None:
-            return self._as_table(filled, None)
-        return [self._as_table(filled[i], seed + i) for i in range(n_draws)]
+            return self._as_given_table(X, filled, None)
+        return [self._as_given_table(X, filled[i], seed + i) for i in range(n_draws)]
+
+    def _as_given_table(self, X: Any, rows: np.ndarray, seed: int | None) -> Any:
+        """The table that was given, with the columns that have gaps replaced."""
+        import narwhals as nw
+
+        frame = nw.from_native(X, eager_only=True, pass_through=True)
+        names = getattr(self, "feature_names_in_", None)
+        if not isinstance(frame, nw.DataFrame) or names is None:
+            return self._as_table(rows, seed)
+        names = tuple(map(str, names))
+        if self.categories_ is None:
+            columns = dict(zip(names, rows.T, strict=True))
+        else:
+            rng = None if seed is None else np.random.default_rng([seed, len(rows)])
+            columns = self.categories_.decoded(rows, names, rng)
+        kind = nw.get_native_namespace(frame)
+        new = []
+        for name, values in columns.items():
+            gone = np.array([cell is None or cell != cell for cell in frame[name].to_list()])
+            if gone.any():
+                new.append(nw.new_series(name, values.tolist(), backend=kind))
+        return frame.with_columns(*new).to_native() if new else X
 
     def bic(self, X: Any, nodes: Any = None) -> float:
         """Bayesian information criterion, summed over nodes; lower is better."""

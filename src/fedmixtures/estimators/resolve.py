@@ -29,6 +29,8 @@ from fedmixtures.mixture.moments import column_moments
 SMALLEST_REG_COVAR = 1e-3
 """Share of the least varying feature's variance; keeps nodes with few rows from collapsing."""
 AUTO = "auto"
+NUMBERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Of components that are tried where none is given."""
 TOL = 1e-6
 """Of `NetworkGaussianMixture` and the command line: when rounds have converged."""
 STARTS: dict[str, Callable[[], Start]] = {
@@ -74,7 +76,7 @@ def resolve_start(init: Any) -> Any:
 def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int]:
     """Number of components of every node."""
     if isinstance(n_components, str):
-        _checks.one_of("n_components", n_components, (AUTO,))
+        numbers_of(n_components)
         return [1] * len(labels)  # until the number has been found
     if not isinstance(n_components, Mapping):
         _checks.whole("n_components", n_components)
@@ -88,6 +90,26 @@ def resolve_components(n_components: Any, labels: tuple[Label, ...]) -> list[int
     for label in labels:
         _checks.whole(f"n_components[{label!r}]", n_components[label])
     return [int(n_components[label]) for label in labels]
+
+
+def numbers_of(asked: str, name: str = "n_components", at_least: int = 1) -> list[int]:
+    """Which numbers to try, upwards: ``"auto"``, or a range such as ``"2:12"``."""
+    least, colon, most = asked.partition(":")
+    if asked == AUTO:
+        low, high = at_least, max(NUMBERS[-1], at_least)
+    elif not colon or not least.strip().isdigit() or not most.strip().isdigit():
+        raise ValueError(
+            f"`{name}` is {asked!r}. Give a whole number, 'auto', or a range to look in, such as "
+            "'2:12'."
+        )
+    else:
+        low, high = max(int(least), at_least), int(most)
+        if not 1 <= int(least) <= int(most):
+            low = high + 1
+    if low > high:
+        more = f" There are to be {at_least} clusters at least." if at_least > 1 else ""
+        raise ValueError(f"`{name}` is {asked!r}. Give a range from 1 or more upwards.{more}")
+    return sorted({low, *(k for k in NUMBERS if low < k < high), high})
 
 
 def resolve_clusters(n_clusters: Any, n_components: Any, method: Method) -> Method:

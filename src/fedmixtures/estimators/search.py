@@ -4,7 +4,8 @@ Clusters are joined components of the level that all nodes share, so it is by th
 number is judged: $e(k)$ is its mean log-density, over all rows of the network, of rows that a fit
 has not seen. That grows with ever more components where rows are many; a component earns its place
 if $e$ grows by at least `WORTH` for each number that it is made of (means, covariance, weight),
-whatever the number of rows. Components are added until `PATIENCE` numbers in a row bring no more.
+whatever the number of rows. Components are added until `PATIENCE` numbers in a row bring no more,
+within a range if one is given.
 Of the numbers that are worth as much but for `CLOSE`, that one is taken whose clusters are most
 stable: they agree best with those that the next smaller and the next larger number give.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,10 +23,9 @@ import numpy as np
 from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators.agreement import agreement, clusters_of
 from fedmixtures.estimators.problem import Problem
-from fedmixtures.estimators.selection import components_for
+from fedmixtures.estimators.resolve import AUTO, numbers_of
 from fedmixtures.mixture.covariance_types import n_parameters
 
-NUMBERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 WORTH = 0.002
 """Nats per row for each parameter."""
 LEAST_WORTH = 0.25
@@ -41,15 +41,36 @@ class Search:
     """What each number of components was worth."""
 
     n_components: int
-    worth: dict[int, float]
+    """That was taken."""
+    curve: dict[int, float]
     """Mean log-density of unseen rows under the shared level, by number of components."""
+    errors: dict[int, float]
+    """Standard error, over nodes, of the difference to the number that was taken."""
     stability: dict[int, float]
     """Adjusted Rand index of the clusters with those of the numbers beside it, in the mean."""
+    scores: np.ndarray
+    """(nodes, numbers) mean log-density of a node's unseen rows."""
+
+    def moved(self, volume: np.ndarray, rows: np.ndarray) -> Search:
+        """In units in which densities of the nodes, of so many rows, are lower by so much."""
+        off = float(rows @ volume / rows.sum())
+        worth = {k: value - off for k, value in self.curve.items()}
+        return dataclasses.replace(self, curve=worth, scores=self.scores - volume[:, None])
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the largest number that was tried is the best, so that more might be better."""
+        return self.n_components == max(self.curve) > 1
+
+    def __str__(self) -> str:
+        """The curve, from number to number."""
+        other = lambda k: f" ± {1.96 * self.errors[k]:.3f}" if k != self.n_components else ""
+        return ", ".join(f"{k}: {worth:.3f}{other(k)}" for k, worth in self.curve.items())
 
 
 def search_components(
     problem: Problem,
-    at_least: int = 1,
+    numbers: Sequence[int] | None = None,
     announce: Callable[[str], Any] | None = None,
     **how: Any,
 ) -> Search:
@@ -60,25 +81,29 @@ def search_components(
     problem
         Rows, network and method; the method must have levels. Its numbers of components are not
         looked at.
-    at_least
-        The smallest number: as many as clusters are wanted.
+    numbers
+        Which are tried, upwards, as far as it pays; None: all of `numbers_of`.
     announce
         Called with a few words before each fit.
     how
         Seed and the like, as for `Problem.solve`.
     """
-    wanted = getattr(problem.method, "n_clusters", None) or "auto"
+    wanted = getattr(problem.method, "n_clusters", None) or AUTO
     method = dataclasses.replace(problem.method, levels=(LEVEL,), n_clusters=wanted)
     data = problem.data
     most, free = int(data.counts.sum()), sum(size - 1 for size in data.categories)
+    numbers = numbers or numbers_of(AUTO)
     worth: dict[int, float] = {}
     scores: dict[int, float] = {}
+    by_node: list[np.ndarray] = []
     clusters: list[np.ndarray] = []
-    for k in (at_least, *(n for n in NUMBERS if n > at_least)):
-        if k > max(most, at_least) or _fallen(scores):
+    rows = np.ones(0)
+    for k in numbers:
+        if k > max(most, numbers[0]) or _fallen(scores):
             break
         if announce is not None:
-            announce(f"looking for the number of components: {k}")
+            so_far = f" (so far {_best(scores)} is best)" if scores else ""
+            announce(f"looking for the number of components: {k}{so_far}")
         own = problem.where(method=method, n_components=k)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)  # fewer rows than components, say
@@ -86,30 +111,23 @@ def search_components(
         levels, rows = solution.levels, solution.rows
         assert levels is not None
         assert rows is not None
-        worth[k] = float(rows @ levels.evidence[:, 0] / rows.sum())
+        by_node.append(levels.evidence[:, 0])
+        worth[k] = float(rows @ by_node[-1] / rows.sum())
         price = max(WORTH, LEAST_WORTH / rows.sum())
-        numbers = n_parameters(method.covariance_type, k, data.n_continuous) + k * free
-        scores[k] = worth[k] - price * float(numbers)
+        fitted = n_parameters(method.covariance_type, k, data.n_continuous) + k * free
+        scores[k] = worth[k] - price * float(fitted)
         clusters.append(clusters_of(solution, own))
     stability = dict(zip(scores, _beside(clusters), strict=True))
-    return Search(_stable(scores, stability), worth, stability)
+    taken, table = _stable(scores, stability), np.stack(by_node, axis=1)
+    errors = dict(zip(worth, _errors(table, rows, list(worth).index(taken)), strict=True))
+    return Search(taken, worth, errors, stability, table)
 
 
-def with_components(
-    problem: Problem, announce: Callable[[str], Any] | None = None, *, seed: int, dtype: str
-) -> Problem:
-    """The problem with numbers of components that its rows support.
-
-    Of methods without a shared level, the BIC of every node's own fits.
-    """
-    method = problem.method
-    if method.has_levels and hasattr(method, "n_clusters"):
-        wanted = getattr(method, "n_clusters", None)
-        at_least = wanted if isinstance(wanted, int) else 1
-        found = search_components(problem, at_least, announce, seed=seed, dtype=dtype)
-        return problem.where(n_components=found.n_components)
-    found = components_for(problem, random_state=seed)
-    return problem.where(n_components=found.n_components)
+def _errors(scores: np.ndarray, rows: np.ndarray, taken: int) -> list[float]:
+    """Of mean differences to the column that was taken; nodes count by their rows."""
+    share = rows / rows.sum()
+    off = scores - scores[:, [taken]]
+    return np.sqrt(np.square(share[:, None] * (off - share @ off)).sum(0)).tolist()
 
 
 def _beside(clusters: list[np.ndarray]) -> list[float]:

@@ -22,14 +22,14 @@ from fedmixtures.engine.solution import FitWarning
 from fedmixtures.estimators import resolve
 from fedmixtures.estimators.columns import rows_and_nodes
 from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.resolve import AUTO, numbers_of
 from fedmixtures.estimators.scoring import log_densities
-from fedmixtures.graph.network import Network
+from fedmixtures.estimators.search import Search, search_components
 from fedmixtures.methods.compared.baselines import Local
 from fedmixtures.mixture.covariance_types import n_parameters
 
 ALPHAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
-PATIENCE = 2  # numbers of components above the best so far that are tried
-WORTH = 5.0  # what more components must add to the log-density of all rows together, in nats
+LARGEST = 8  # number of components whose BIC is looked at
 LARGER_ALPHAS = (10.0, 30.0, 100.0, 300.0)  # tried one by one while the largest so far is the best
 
 
@@ -186,25 +186,20 @@ class NodeKFold(BaseCrossValidator):
 
 @dataclass(frozen=True)
 class ComponentSelection:
-    """How many components the rows support, and what each number was worth."""
+    """How many components the rows of each node support by their own BIC."""
 
     n_components: dict[Label, int]
     candidates: tuple[int, ...]  # those that were tried
-    bic: np.ndarray | None = None
+    bic: np.ndarray
     """Criterion (nodes, candidates), infinite where a node has too few rows; lower is better."""
-    scores: np.ndarray | None = None
-    """(nodes, candidates) mean log-density of rows by fits that had not seen them, in place of BIC
-    where the method has levels; higher is better."""
 
     @property
     def curve(self) -> dict[int, float]:
-        """What each number was worth: the mean over nodes of the scores, or of minus half the BIC.
+        """What each number was worth: the mean over nodes of minus half the BIC.
 
         A number that some node has too few rows for is left out.
         """
-        worth = self.scores if self.bic is None else -0.5 * self.bic
-        assert worth is not None
-        each = dict(zip(self.candidates, worth.mean(0).tolist(), strict=True))
+        each = dict(zip(self.candidates, (-0.5 * self.bic).mean(0).tolist(), strict=True))
         return {k: value for k, value in each.items() if np.isfinite(value)}
 
 
@@ -212,38 +207,58 @@ def select_components(
     X: Any,
     nodes: Any,
     *,
-    candidates: Sequence[int] = tuple(range(1, 9)),
-    method: Any = "gtv-mmd",
-    network: Network | None = None,
+    candidates: str | Sequence[int] = AUTO,
+    method: Any = "trust",
+    graph: Any = None,
     random_state: int = 0,
-    on_fit: Callable[[int], Any] | None = None,
-) -> ComponentSelection:
-    r"""Choose the number of components: of every node by its own BIC, or of all by held-out rows.
+    announce: Callable[[str], Any] | None = None,
+    **settings: Any,
+) -> Search | ComponentSelection:
+    r"""Choose the number of components: of all nodes by held-out rows, or of every node by its BIC.
 
-    Where the method has levels (Trust-then-Pool), it is fitted with every number, one for all
-    nodes, and judged by the log-density of rows that the fits have not seen: of the levels, weighed
-    as rows come (`Levels.prequential`). Two numbers in a row that are worse than the best end the
-    search; taken is the smallest that is within five nats, over all rows, of the best.
+    As a fit with ``n_components="auto"`` does it, and with the same result. With the default method
+    one number for all nodes: fits with more and more components are judged by the log-density of
+    rows that they have not seen, until two numbers in a row are worth no more. The result has
+    `n_components`, the `curve` (number to mean log-density per row), its `errors` (standard errors,
+    over nodes, of differences to the number that was taken) and `stability`.
 
-    For other methods, $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + p \ln m_i$ with p free
+    For methods without levels, $\mathrm{BIC}_i(k) = -2 \sum_r \ln p(x_r) + p \ln m_i$ with p free
     parameters, for mixtures of the method's covariance type that each node fits alone. Where
     `method` needs one number for all nodes, the criterion is summed over nodes first.
+
+    Parameters
+    ----------
+    X, nodes, method, graph, random_state
+        As for `NetworkGaussianMixture`; `settings` are others of it, such as `categorical`.
+    candidates
+        ``"auto"``: as far as it pays (for BIC 1 to 8). A range as ``"2:12"``, or numbers, upwards.
+    announce
+        Called with a few words before each fit.
     """
-    data = NodeData.from_rows(*rows_and_nodes(X, nodes))
-    problem = Problem.of(data, network, method, min(candidates))
-    return components_for(problem, candidates, random_state=random_state, on_fit=on_fit)
+    from fedmixtures.estimators.network_mixture import NetworkGaussianMixture  # it needs this file
+
+    model = NetworkGaussianMixture(
+        method=method, graph=graph, random_state=random_state, **settings
+    )
+    begun = model.begin(X, nodes)
+    numbers = _candidates(candidates) if isinstance(candidates, str) else tuple(candidates)
+    if not _by_levels(begun.problem.method):
+        return components_for(begun.problem, numbers, random_state=random_state)
+    if candidates == AUTO:
+        numbers = numbers_of(AUTO)
+    seed = resolve.resolve_seed(random_state)
+    found = search_components(begun.problem, numbers, announce, seed=seed, dtype=model.dtype)
+    return found.moved(begun.volume, begun.problem.data.counts)
 
 
 def components_for(
     problem: Problem,
-    candidates: Sequence[int] = tuple(range(1, 9)),
+    candidates: Sequence[int] = tuple(range(1, LARGEST + 1)),
     *,
     random_state: int = 0,
     on_fit: Callable[[int], Any] | None = None,
 ) -> ComponentSelection:
     """Choose how many components for a problem: rows are grouped and scaled already."""
-    if problem.method.has_levels:
-        return _by_levels(problem, candidates, random_state, on_fit)
     data, method = problem.data, problem.method
     kind, d = method.covariance_type, data.n_features
     distinct = np.array([len(np.unique(data.of(i)[0], axis=0)) for i in range(data.n_nodes)])
@@ -277,31 +292,33 @@ def components_for(
     )
 
 
-def _by_levels(
+def with_components(
     problem: Problem,
-    candidates: Sequence[int],
+    asked: str = AUTO,
+    announce: Callable[[str], Any] | None = None,
+    *,
     seed: int,
-    on_fit: Callable[[int], Any] | None,
-) -> ComponentSelection:
-    """One number for all nodes, by what levels say of rows that their fits have not seen."""
-    scores: list[np.ndarray] = []
-    totals: list[float] = []
-    for k in candidates:
-        if on_fit is not None:
-            on_fit(k)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)
-            solution = problem.where(n_components=k).solve(seed=seed)
-        levels, rows = solution.levels, solution.rows
-        assert levels is not None
-        assert rows is not None
-        loss = levels.prequential / rows[:, None]
-        in_users_units = levels.evidence[:, 0] + loss[:, 1]  # of one level, both ways
-        scores.append(in_users_units - loss[:, 0])
-        totals.append(float(rows @ scores[-1]))
-        if len(totals) > int(np.argmax(np.round(totals, 6))) + PATIENCE:
-            break
-    tried = tuple(candidates[: len(totals)])
-    chosen = min(k for k, one in zip(tried, totals, strict=True) if one >= max(totals) - WORTH)
-    numbers = dict.fromkeys(problem.data.labels, chosen)
-    return ComponentSelection(numbers, tried, scores=np.stack(scores, axis=1))
+    dtype: str,
+) -> tuple[Problem, Search | ComponentSelection]:
+    """The problem with numbers of components that its rows support, and what each was worth.
+
+    Of methods without a shared level, the BIC of every node's own fits.
+    """
+    method, how = problem.method, {"seed": seed, "dtype": dtype}
+    if _by_levels(method):
+        wanted = getattr(method, "n_clusters", None)
+        numbers = numbers_of(asked, at_least=wanted if isinstance(wanted, int) else 1)
+        found = search_components(problem, numbers, announce, **how)
+    else:
+        found = components_for(problem, _candidates(asked), random_state=seed)
+    return problem.where(n_components=found.n_components), found
+
+
+def _by_levels(method: Any) -> bool:
+    """Whether unseen rows tell what a number of components is worth."""
+    return method.has_levels and hasattr(method, "n_clusters")
+
+
+def _candidates(asked: str) -> Sequence[int]:
+    """Numbers whose BIC is looked at."""
+    return range(1, LARGEST + 1) if asked == AUTO else numbers_of(asked)

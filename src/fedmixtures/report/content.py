@@ -44,6 +44,8 @@ class Findings:
     """Mean held-out log-likelihood by round."""
     curve: Mapping[int, float] = field(default_factory=dict)
     """What each number of components was worth, where it was chosen; higher is better."""
+    curve_errors: Mapping[int, float] = field(default_factory=dict)
+    """Standard errors of differences to the number that was taken."""
     certificate: Certificate | None = None
     converged: bool = False
     traffic: Any = None
@@ -205,6 +207,7 @@ def _history(found: Findings) -> dict[str, Any]:
         "held": numbers(list(held.values())),
         "k": list(found.curve),
         "worth": numbers(list(found.curve.values())),
+        "worth_errors": numbers([found.curve_errors.get(k, 0.0) for k in found.curve]),
     }
 
 

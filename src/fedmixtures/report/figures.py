@@ -264,19 +264,31 @@ def choice(content: dict[str, Any]) -> str:
     """What each number of components was worth; empty where it was given."""
     history = content["history"]
     tried, worth = history.get("k", []), history.get("worth", [])
-    return _over_rounds("what each k was worth", tried, worth, "up", "components")
+    errors = history.get("worth_errors", [])
+    return _over_rounds("what each k was worth", tried, worth, "up", "components", errors)
 
 
 def _over_rounds(
-    title: str, rounds: list[int], values: list[Number | None], better: str, over: str = "rounds"
+    title: str,
+    rounds: list[int],
+    values: list[Number | None],
+    better: str,
+    over: str = "rounds",
+    errors: list[Number] | None = None,
 ) -> str:
-    """A curve; over rounds with a rule that moves with the slider."""
+    """A curve, with its 95 % intervals; over rounds with a rule that moves with the slider."""
     pairs = [(r, v) for r, v in zip(rounds, values, strict=True) if v is not None]
     if len(pairs) < 2:
         return ""
     width, height, left = 320.0, 190.0, 52.0
     x = Axis(pairs[0][0], pairs[-1][0], left, width - 10)
-    y = Axis(*padded([v for _, v in pairs]), height - 30, 30)
+    bars = [
+        (r, v - 1.96 * e, v + 1.96 * e)
+        for r, v, e in zip(rounds, values, errors or [], strict=False)
+        if v is not None and e
+    ]
+    ends = [end for _, *both in bars for end in both]
+    y = Axis(*padded([v for _, v in pairs] + ends), height - 30, 30)
     body = [label(0, 14, title, "head")]
     if better:
         arrow = {"down": "lower is better", "up": "higher is better"}[better]
@@ -290,6 +302,7 @@ def _over_rounds(
     if over == "rounds":
         body.append(f'<path class="rule" data-from="{left}" data-to="{width - 10}" d=""/>')
     body.append(f'<path class="curve" d="{line([(x(r), y(v)) for r, v in pairs])}"/>')
+    body += [f'<path class="curve" d="{line([(x(r), y(a)), (x(r), y(b))])}"/>' for r, a, b in bars]
     words = f"{title} from {pairs[0][1]:.4g} to {pairs[-1][1]:.4g} over {pairs[-1][0]} {over}"
     return figure(width, height, words, "".join(body), "chart")
 

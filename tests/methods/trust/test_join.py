@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedmixtures import TrustThenPool
+from fedmixtures import NetworkGaussianMixture, TrustThenPool
+from fedmixtures.graph.network import Network
 from fedmixtures.methods.trust_then_pool.join import ALIKE, joined
 
 
@@ -77,3 +78,20 @@ def test_options_that_cannot_be_are_refused():
         TrustThenPool(n_clusters=0)
     with pytest.raises(ValueError, match="level personal"):
         TrustThenPool(n_clusters="auto", levels=("own",))
+
+
+@pytest.mark.filterwarnings("ignore:.*no edge.*")
+def test_levels_that_all_share_need_no_folds_of_own_fits():
+    """What a number of components is worth costs a fraction of a fit, and is the same."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(90, 2)) + 5 * rng.integers(2, size=(90, 1))
+    nodes = np.repeat(["a", "b", "c"], 30)
+    found = [
+        NetworkGaussianMixture(2, method=TrustThenPool(levels=levels), graph=graph, random_state=0)
+        .fit(X, nodes=nodes)
+        .levels_.evidence[:, 0]
+        for levels in (("personal",), ("personal", "own"))
+        for graph in ("full", Network.from_edges([("a", "b")], ["a", "b", "c"]))
+    ]
+    np.testing.assert_allclose(found[0], found[2], atol=1e-9)
+    np.testing.assert_allclose(found[1], found[3], atol=1e-9)  # c is alone, and judged by itself

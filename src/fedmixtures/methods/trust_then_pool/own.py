@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmixtures._types import Array
 from fedmixtures.fits.em import best_of, quick
-from fedmixtures.fits.rows import by_node, nodes_first
+from fedmixtures.fits.rows import apart, by_node, nodes_first
 from fedmixtures.kernels.arrays import at, replaced, where, xp
 from fedmixtures.methods.protocol import Release
 from fedmixtures.methods.trust_then_pool.constants import C
@@ -62,16 +62,24 @@ class Level:
         )
 
 
-def own_level(nodes: Nodes) -> Level:
-    """Step 1: MAP fits of all own rows and of own folds, each the best of several fresh starts."""
+def own_level(nodes: Nodes, judged: bool = True) -> Level:
+    """Step 1: MAP fits of all own rows and of own folds, each the best of several fresh starts.
+
+    A level that is not to be `judged` has no fits of folds, and says that its rows are unlikely.
+    """
     nu, n_starts = nodes.nu, nodes.options.n_starts
 
     def fitted(part: Nodes, _: slice) -> tuple[Mixture, Mixture, Array]:
         node, leave = part.all_and_folds()
+        if not judged:
+            node, leave = node[: part.n], leave[: part.n]
         entries, present = part.table.of_rows(node, leave), at(part.present, node)
         keys = [part.keys(node, 2, leave + 1, start) for start in range(n_starts)]
         short = best_of([part.fresh(entries, nu, C.short_steps, key, present) for key in keys])
         found = part.fit(entries, short, nu, C.fit_steps, sums=False).theta
+        if not judged:
+            lowest = xp.where(part.count > 0, C.lowest, 0.0).astype(found.means.dtype)
+            return found, apart(at(found, xp.repeat(node, part.n_folds)), part.n_folds), lowest
         fit, folds = part.halves(found)
         return fit, nodes_first(folds, part.n), part.out_of_fold(folds)
 

@@ -163,7 +163,10 @@ class TrustThenPool(Protocol):
         units = yield from common_units(block, self.covariance_type)
         nodes = Nodes(block, units, self)
         clusters = lambda level: units.users(level.clusters)
-        own = yield Stage("own", lambda: own_level(nodes), clusters)
+        alone = np.bincount(block.receiver, minlength=nodes.n) == 0
+        shared = not {"own", "near", "group"} & set(self.levels)  # nobody listens to some alone
+        judged = not shared or self.smallest_group > 2 or bool(alone.any())
+        own = yield Stage("own", lambda: own_level(nodes, judged), clusters)
         message = Broadcast(released(nodes, own), units.common(block.device_data).rows)
         received = Received(nodes, (yield message))
         del message
