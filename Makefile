@@ -24,6 +24,7 @@ help:  ## List the targets
 
 demo: $(DEMO_READY)  ## Fit a small network of nodes and write a report
 	$(BIN)/fedmixtures demo
+	@echo "For your own table: $(BIN)/fedmixtures fit (source $(BIN)/activate puts fedmixtures on the path)"
 
 test: .venv/.ready-test browser  ## Everything that must pass: import contracts, ruff, types, all tests
 	$(BIN)/lint-imports

@@ -201,7 +201,7 @@ def k_prototypes(train: Mixed, test: Mixed, k: int, seed: int, n_init: int = 10)
     for _ in range(n_init):
         first = rng.choice(len(x), size=k, replace=False)
         means, modes = np.nan_to_num(x[first]), train.codes[first].copy()
-        member = np.full(len(x), -1)
+        member, far = np.full(len(x), -1), np.zeros((len(x), k))
         for _ in range(100):
             far = distance(x, train.codes, means, modes)
             if (far.argmin(1) == member).all():
@@ -234,8 +234,10 @@ def main() -> None:
     asked = parser.parse_args()
     warnings.simplefilter("ignore", FitWarning)
     file = asked.out / "result.json"
-    done = json.loads(file.read_text("utf-8")) if file.exists() else {"made": {"seeds": []}}
-    found, seeds = done.get("tables", {}), list(done["made"]["seeds"])
+    done: dict[str, Any] = {"made": {"seeds": []}, "tables": {}}
+    if file.exists():
+        done = json.loads(file.read_text("utf-8"))
+    found, seeds = done["tables"], list(done["made"]["seeds"])
     for seed in asked.seeds:  # one that is there already is not run again
         if seed in seeds:
             continue
