@@ -1,6 +1,5 @@
 """Choosing alpha and the number of components from nodes' own rows."""
 
-
 import numpy as np
 import pytest
 import sklearn

@@ -36,10 +36,9 @@ class TableOptions:
         couplings (gtv-...), which take every edge for true, get the five most alike.
     k
         Clusters: a number, or a CSV with the columns node,k, of components of every node, each of
-        which is a cluster; or for `fit` `auto`, or a range such as `2:12`. The default method then
-        finds both: components by rows that it has not fitted, and clusters by joining them; others
-        choose components by BIC, per node where they allow it. Unless given, `auto` for the default
-        method in `fit`, else 3.
+        which is a cluster; for `fit` also `auto` or a range, `2:12`: the default method then finds
+        components by rows that it has not fitted, and joins them; others choose components by BIC,
+        per node where they allow it. Unless given, `auto` for the default method in `fit`, else 3.
     covariance
         What covariances are like: `full`, `tied` (one for all components), `diag` (features vary
         apart) or `spherical` (all features alike). With few rows or many features diag or tied
@@ -101,8 +100,7 @@ class TableOptions:
         """With the data and what a command has of its own."""
         listed = {n: names(getattr(self, n)) for n in LISTS}
         given: dict[str, Any] = asdict(self) | listed | more
-        if given["k"] is None:
-            given["k"] = "3"
+        given["k"] = given["k"] or "3"
         return FitSettings(**given, data=data)
 
 
@@ -126,9 +124,8 @@ class FitSettings(TableOptions):
     components: Mapping[str, int] = field(default_factory=dict)
     """Components of each node, where they were chosen one by one."""
     curve: Mapping[str, float] = field(default_factory=dict)
-    """What each number of components was worth, where it was to be chosen."""
     curve_errors: Mapping[str, float] = field(default_factory=dict)
-    """Standard errors of differences to the number that was taken."""
+    """What each number of components was worth, and how far differences are chance."""
 
     def __post_init__(self):
         if not 0 <= self.holdout < 1:

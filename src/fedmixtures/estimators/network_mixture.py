@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, DensityMixin
@@ -14,8 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedmixtures import _checks
 from fedmixtures._types import Label
-from fedmixtures.data.node_data import NodeData
-from fedmixtures.data.transform import Transform, in_units_of_fit
+from fedmixtures.data.transform import in_units_of_fit
 from fedmixtures.engine.options import ROUNDS, in_rounds, refuse_idle, used
 from fedmixtures.engine.run.watch import Progress, ProgressPrinter
 from fedmixtures.estimators import resolve
@@ -25,24 +24,11 @@ from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.description import of_solution, take_described
 from fedmixtures.estimators.fitted import FittedNetwork
 from fedmixtures.estimators.names import aligned, profiles
-from fedmixtures.estimators.problem import Problem
+from fedmixtures.estimators.problem import Begun
 from fedmixtures.estimators.scoring import assigned, log_joints
 from fedmixtures.estimators.search import Search
 from fedmixtures.estimators.selection import with_components
 from fedmixtures.methods.base import Method
-
-
-class Begun(NamedTuple):
-    """Rows as they are to be fitted."""
-
-    rows: NodeData
-    """By node, in the user's units."""
-    problem: Problem
-    transform: Transform
-    volume: np.ndarray
-    """(nodes,) what mean log-densities of their rows lose in the user's units."""
-    labelled: bool
-    """Whether rows came with node labels."""
 
 
 class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedmixtures._types import Label
 from fedmixtures.data.node_data import NodeData
+from fedmixtures.data.transform import Transform
 from fedmixtures.engine.run.watch import Progress
 from fedmixtures.engine.solution import Solution
 from fedmixtures.engine.solve import solve
@@ -173,3 +174,16 @@ class Problem:
         return dataclasses.replace(
             progress, records=records, _theta=lambda: original(progress.theta)
         )
+
+
+class Begun(NamedTuple):
+    """Rows as they are to be fitted."""
+
+    rows: NodeData
+    """By node, in the user's units."""
+    problem: Problem
+    transform: Transform
+    volume: np.ndarray
+    """(nodes,) what mean log-densities of their rows lose in the user's units."""
+    labelled: bool
+    """Whether rows came with node labels."""
