@@ -219,6 +219,7 @@ def test_weight_two_is_twice_and_zero_is_absent(case, make, method):
     np.testing.assert_allclose(weighted.means_, repeated.means_, atol=1e-10)
     np.testing.assert_allclose(weighted.covariances_, repeated.covariances_, atol=1e-10)
     np.testing.assert_allclose(weighted.history_.objective, repeated.history_.objective, rtol=1e-10)
+    np.testing.assert_array_equal(weighted.labels_, repeated.predict(case.X, case.nodes))
 
 
 def test_order_of_rows_does_not_matter(case, make, fitted):

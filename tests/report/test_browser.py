@@ -44,7 +44,7 @@ def test_the_first_screen_says_what_the_clusters_are(page, content):
 def test_the_way_from_a_cluster_to_a_node_and_back(page, content):
     page.locator("#cluster-1 h3 a").click()
     assert page.locator("#clusters.alone").count() == 1
-    assert "picked" in page.locator("#cluster-1").get_attribute("class")
+    page.locator("#cluster-1.picked").wait_for()
     assert page.locator("input[value=cluster]").is_checked()
     assert page.locator("#pick-cluster").input_value() == "1"
     first = content["atlas"]["nodes"][1][0]
@@ -54,7 +54,7 @@ def test_the_way_from_a_cluster_to_a_node_and_back(page, content):
     assert page.locator("#detail").is_visible()
     page.locator("#bars a").first.click()
     assert page.evaluate("location.hash") == "#cluster-0"
-    assert "picked" in page.locator("#cluster-0").get_attribute("class")
+    page.locator("#cluster-0.picked").wait_for()
     page.locator("#cluster-0 h3 a").click()  # once more: all again
     assert page.locator("#clusters.alone").count() == 0
     page.locator("svg.heat:visible a[href='#node-4'] text").click()

@@ -317,7 +317,10 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
             self.cluster_names_ = (*names, *map(str, new))
         elif hasattr(self, "cluster_names_"):
             del self.cluster_names_
-        self.labels_ = assigned(log_joints(self.solution_, rows))
+        if sample_weight is None:
+            self.labels_ = assigned(log_joints(self.solution_, rows))
+        else:  # rows of weight zero are not among those of the fit
+            self.labels_ = self.predict(X, nodes)
         return self
 
     def begin(self, X: Any, nodes: Any = None, sample_weight: Any = None) -> Begun:
