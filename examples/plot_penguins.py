@@ -93,8 +93,8 @@ plt.show()
 # A cell that is missing is ``NaN``; here a bird on Torgersen was never weighed. The model says what
 # it would have weighed, and draws show how sure that is.
 bird = pd.DataFrame([["Torgersen", 39.0, 18.0, 190.0, np.nan]], columns=table.columns)
-weighed = model.impute(bird, nodes="island")[0, 3]
-draws = model.impute(bird, nodes="island", n_draws=500)[:, 0, 3]
+weighed = model.impute(bird, nodes="island")["body_mass_g"].iloc[0]
+draws = [drawn["body_mass_g"].iloc[0] for drawn in model.impute(bird, nodes="island", n_draws=500)]
 low, high = np.quantile(draws, [0.05, 0.95])
 print(f"about {weighed:.0f} g; nine in ten between {low:.0f} and {high:.0f} g")
 

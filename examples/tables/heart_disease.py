@@ -85,12 +85,12 @@ print(ill.size().unstack(fill_value=0).to_string())
 # 5. A column that one hospital never measured
 swiss = table["node"] == "switzerland"
 filled = model.impute(table, nodes="node")
-chol = FEATURES.index("chol")
-print(f"\nCholesterol in Switzerland: expected {filled[swiss, chol].mean():.0f} mg/dl on average")
+expected = filled.loc[swiss, "chol"].mean()
+print(f"\nCholesterol in Switzerland: expected {expected:.0f} mg/dl on average")
 known = table["chol"].notna() & (table["node"] == "hungarian")
 hidden = table.assign(chol=table["chol"].where(table["node"] != "hungarian"))
 again = NetworkGaussianMixture(3, graph="full", random_state=0).fit(hidden, nodes="node")
-guess = again.impute(hidden, nodes="node")[known, chol]
+guess = again.impute(hidden, nodes="node").loc[known, "chol"]
 others = table.loc[table["node"] != "hungarian", "chol"].mean()
 truth = table.loc[known, "chol"]
 score = lambda value: np.sqrt(np.mean((truth - value) ** 2))

@@ -177,7 +177,7 @@ def test_a_site_and_then_the_hub_are_lost_and_come_back(tmp_path, expected):
 
 
 class WithOneSilent(Federation):
-    """One site gives signs of life and, from the fifth exchange on, sends nothing."""
+    """One site gives signs of life and, once units are known, sends nothing."""
 
     def loaded(self, name: str):
         node = super().loaded(name)
@@ -185,7 +185,7 @@ class WithOneSilent(Federation):
 
         def mute(frame):
             reply = answer(frame)
-            silent = (reply.head.get("round") or 0) >= 5 and "boxes" in reply.head
+            silent = (reply.head.get("round") or 0) >= 12 and "boxes" in reply.head
             return Frame(reply.head | {"boxes": []}) if silent else reply
 
         if name == SITES[-1]:
@@ -199,7 +199,7 @@ def test_the_others_finish_without_one_that_is_silent(tmp_path):
     job = a_job(quick, n_components=dict.fromkeys(SITES, 2), collector=RESEARCHER)
     sites = Sites(tmp_path / "sites", ROWS, share_result=True)
     with WithOneSilent(tmp_path, sites) as federation:
-        record, found = federation.fit(job, stall_after=25.0)
+        record, found = federation.fit(job, stall_after=15.0)
     assert [segment["outcome"] for segment in record.segments] == ["lost", "completed"]
     assert record.segments[0]["silent"] == list(SITES[-1:])
     assert set(found) == set(SITES[:-1])

@@ -65,7 +65,7 @@ def test_the_way_from_a_cluster_to_a_node_and_back(page, content):
 def test_a_link_to_a_cluster_opens_the_page_there(opened, content):
     page = opened(render(content))
     page.goto(page.url + "#cluster-2")
-    assert "picked" in page.locator("#cluster-2").get_attribute("class")
+    page.locator("#cluster-2.picked").wait_for()
 
 
 def test_the_map_shows_the_clusters_where_they_are(page, content, found):

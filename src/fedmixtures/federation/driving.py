@@ -63,9 +63,9 @@ class AbstractDriver(abc.ABC):
 
     @abc.abstractmethod
     def segment(
-        self, number: int, signed: SignedJob, here: list[str], record: FitRecord, **patience: float
+        self, number: int, signed: SignedJob, here: list[str], record: FitRecord, **how: Any
     ) -> dict[str, Any]:
-        """Run one segment; what became of it. Results are put into the record."""
+        """Run one segment, as `Segment` is told; what became of it. Results go into the record."""
 
     # What `watching` shows.
 
@@ -108,8 +108,8 @@ class AbstractDriver(abc.ABC):
         silent: set[str] = set()  # there, and of no use to the others
         for number in range(max_segments):
             here = self.wait_for(tuple(s for s in job.sites if s not in silent), patience)
-            begun = time.time()
-            outcome = self.segment(number, signed, here, record, **times)
+            begun, without = time.time(), {"without": sorted(silent)} if silent else {}
+            outcome = self.segment(number, signed, here, record, **times, **without)
             outcome["seconds"] = time.time() - begun
             outcome["absent"] = sorted(set(job.sites) - set(here))
             record.segments.append(outcome)

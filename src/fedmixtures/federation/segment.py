@@ -47,6 +47,8 @@ class Segment:
     stall_after
         Seconds without any progress after which the site that the others wait for is left out, for
         all the signs of life that it gives.
+    without
+        Sites that are left out from the beginning, since they were silent before.
     """
 
     def __init__(
@@ -58,11 +60,12 @@ class Segment:
         lost_after: float = 20.0,
         start_timeout: float = 90.0,
         stall_after: float = 900.0,
+        without: Sequence[str] = (),
     ):
         self.signed, self.job, self.tell = signed, signed.job, tell
         self.hello_timeout, self.deadline = hello_timeout, deadline
         self.lost_after, self.start_timeout = lost_after, start_timeout
-        self.stall_after = stall_after
+        self.stall_after, self.without = stall_after, tuple(without)
         self.replies: dict[str, Frame] = {}
         self.silent: list[str] = []
         """Sites that gave signs of life and nothing else."""
@@ -125,7 +128,8 @@ class Segment:
 
     def run(self, here: Sequence[str], stopped: Callable[[], bool]) -> dict[str, Any]:
         """From hello to the end, with the sites that are here; what became of it."""
-        outcome = self._run([name for name in here if name in self.job.n_components], stopped)
+        members = self.job.n_components.keys() - {*self.without}
+        outcome = self._run([name for name in here if name in members], stopped)
         return outcome | {"progress": self.progress}
 
     def _run(self, here: list[str], stopped: Callable[[], bool]) -> dict[str, Any]:

@@ -84,10 +84,10 @@ class GrpcDriver(AbstractDriver):
         return next((run for run in self.jobs() if run["job_id"] == job_id), {})
 
     def segment(
-        self, number: int, signed: SignedJob, here: list[str], record: FitRecord, **patience: float
+        self, number: int, signed: SignedJob, here: list[str], record: FitRecord, **how: Any
     ) -> dict[str, Any]:
         """One call; what became of it."""
-        asked = Frame({"signed": signed.to_plain(), "times": patience}).encode()
+        asked = Frame({"signed": signed.to_plain(), "how": how}).encode()
         try:
             for data in self.channel.unary_stream(SUBMIT)(asked):
                 news = Frame.decode(data)

@@ -157,7 +157,9 @@ class Hub:
         try:
             head = Frame.decode(asked).head
             signed = SignedJob.from_plain(head.get("signed", {}))
-            times = {t: float(v) for t, v in head.get("times", {}).items() if t in TIMES}
+            given = head.get("how", {})
+            how: dict[str, Any] = {t: float(v) for t, v in given.items() if t in TIMES}
+            how["without"] = [str(site) for site in given.get("without", ())]
         except (FrameError, JobError, ValueError, AttributeError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:500])
             return
@@ -166,21 +168,22 @@ class Hub:
                 return
             yield _news("waiting", {})
         try:
-            yield from self._segment(signed, times, context.is_active)
+            yield from self._segment(signed, how, context.is_active)
         finally:
             self.turn.release()
 
     def _segment(
-        self, signed: SignedJob, times: dict[str, float], alive: Callable[[], bool]
+        self, signed: SignedJob, how: dict[str, Any], alive: Callable[[], bool]
     ) -> Iterator[bytes]:
         number = os.urandom(8).hex()
         tell = lambda kind, frame, sites: self._tell(number, kind, frame, sites)
-        run = SegmentRun(number, Segment(signed, tell, **times), time.time())
+        run = SegmentRun(number, Segment(signed, tell, **how), time.time())
         with self.lock:
             self.running = self.runs[number] = run
             while len(self.runs) > REMEMBERED:
                 self.runs.popitem(last=False)
-        here = [site for site in self.connected() if site in signed.job.n_components]
+        members = signed.job.n_components.keys() - {*run.segment.without}
+        here = [site for site in self.connected() if site in members]
         over, found = threading.Event(), {}
 
         def carried() -> None:

@@ -38,13 +38,13 @@ class RoundsController(Controller):
     ----------
     signed
         The signed job as plain JSON.
-    patience
-        Times as `Segment` has them.
+    how
+        Times, and who is left out, as `Segment` has them.
     """
 
-    def __init__(self, signed: dict[str, Any], **patience: float):
+    def __init__(self, signed: dict[str, Any], **how: Any):
         super().__init__(task_check_period=0.1)
-        self.segment = Segment(SignedJob.from_plain(signed), self._tell, **patience)
+        self.segment = Segment(SignedJob.from_plain(signed), self._tell, **how)
         self.fl_ctx: FLContext | None = None
 
     def start_controller(self, fl_ctx: FLContext):

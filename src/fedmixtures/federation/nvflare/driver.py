@@ -94,11 +94,11 @@ class NVFlareDriver(AbstractDriver):
         return sorted({a["client_name"] for a in answers if a.get("status") != NO_REPLY})
 
     def segment(
-        self, number: int, signed: SignedJob, here: list[str], record: FitRecord, **patience: float
+        self, number: int, signed: SignedJob, here: list[str], record: FitRecord, **how: Any
     ) -> dict[str, Any]:
         """One NVFlare job; what became of it."""
         try:
-            job_id = self._submit(signed, len(here), patience, self._last)
+            job_id = self._submit(signed, len(here), how, self._last)
             self.listener("segment", {"number": number, "job_id": job_id, "sites": here})
             outcome = self._watch(job_id, signed.job, record)
             self._last = job_id
