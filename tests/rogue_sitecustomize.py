@@ -14,7 +14,7 @@ from fedmixtures.federation.wire.frames import Frame
 from fedmixtures.federation.wire.message import SCHEMA
 
 SELF, NEIGHBOUR, OTHER_NEIGHBOUR, STRANGER = "cork", "bergen", "delft", "aachen"
-_send = carrier.Outbox.send
+_send = carrier.AuxOutbox.send
 
 
 def _model(**changes) -> bytes:
@@ -102,4 +102,4 @@ def _sends_more(self, parcels):
     return _send(self, parcels)
 
 
-carrier.Outbox.send = _sends_more
+carrier.AuxOutbox.send = _sends_more

@@ -13,7 +13,7 @@ from fedmixtures.data.node_data import NodeData
 from fedmixtures.engine.layout.blocks import protocol_block
 from fedmixtures.engine.layout.parts import parts_of
 from fedmixtures.engine.run.in_process import InProcess
-from fedmixtures.engine.run.spread import Exchange
+from fedmixtures.engine.run.spread import BetweenParts
 from fedmixtures.engine.solve import solve
 from fedmixtures.graph.generate import stochastic_blocks
 from fedmixtures.graph.network import complete
@@ -101,7 +101,7 @@ def test_every_request_is_answered_as_in_one_block(problem):
     block = protocol_block(data, network, k)
     parts, _ = parts_of(block, network, 3)
     whole, rng = InProcess(block), np.random.default_rng(0)
-    several = Exchange(block, parts, jax.devices()[:3])
+    several = BetweenParts(block, parts, jax.devices()[:3])
     ask = lambda of: several.together([of(part) for part in parts])
     by_node, by_edge = rng.normal(size=(N, 2)), rng.normal(size=len(block.receiver))
     live, group = rng.random(len(by_edge)) < 0.7, rng.integers(0, 4, N)

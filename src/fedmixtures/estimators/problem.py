@@ -176,7 +176,7 @@ class Problem:
         )
 
 
-class Begun(NamedTuple):
+class Prepared(NamedTuple):
     """Rows as they are to be fitted."""
 
     rows: NodeData

@@ -41,7 +41,7 @@ from fedmixtures.methods.protocol import (
 from fedmixtures.mixture.mixture import Mixture
 
 
-class Exchange(InProcess):
+class BetweenParts(InProcess):
     """Answers the requests that all parts make together, and counts as if nodes had sent them."""
 
     def __init__(self, block: Block, parts: Sequence[Part], devices: Sequence[Device]):
@@ -125,12 +125,12 @@ class Exchange(InProcess):
 class SpreadRun(ProtocolRun):
     """A protocol on nodes that are spread over devices."""
 
-    answers: Exchange
+    answers: BetweenParts
 
     def _begin(self, begun: dict[str, tuple[Any, list[np.ndarray]]]) -> None:
         self.parts, self.shards = parts_of(self.block, self.network, len(self.options.devices))
         devices = self.options.devices[: len(self.parts)]
-        self.answers = Exchange(self.block, self.parts, devices)
+        self.answers = BetweenParts(self.block, self.parts, devices)
         self.writing, self.written = threading.Lock(), 0
         self.each = [self._stages_of(number, begun) for number in range(len(self.parts))]
 

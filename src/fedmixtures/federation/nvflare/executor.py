@@ -21,7 +21,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedmixtures.federation.nvflare.kits import SITE_FILE
-from fedmixtures.federation.nvflare.transport import BODY, BOX_TOPIC, Heartbeat, Outbox
+from fedmixtures.federation.nvflare.transport import BODY, BOX_TOPIC, AuxOutbox, Heartbeat
 from fedmixtures.federation.rounds import NodeRefused
 from fedmixtures.federation.site_part import SitePart
 from fedmixtures.federation.wire.frames import Frame, FrameError, request
@@ -88,7 +88,7 @@ class NodeExecutor(Executor):
         self, part: SitePart, heartbeat: Heartbeat, frame: Frame, fl_ctx: FLContext, abort: Signal
     ) -> Frame:
         engine, name = fl_ctx.get_engine(), part.signs.site
-        post = lambda job, present: Outbox(engine, name, job.key, present)
+        post = lambda job, present: AuxOutbox(engine, name, job.key, present)
         try:
             return part.run(frame, post, lambda: bool(abort.triggered))
         finally:

@@ -57,7 +57,7 @@ class Heartbeat:
             )
 
 
-class Outbox:
+class AuxOutbox:
     """Sends boxes to the sites that are there, until they are acknowledged."""
 
     def __init__(self, engine: Any, site: str, job_key: str, present: set[str]):
