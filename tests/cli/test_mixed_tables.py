@@ -98,6 +98,10 @@ def test_couplings_and_sites_refuse_categories(run, table):
     code, _, err = run("federate try wards.csv --nodes ward --k 2 --out sites")
     assert code == 2
     assert "no categories between sites" in err
+    assert "'sex'" in err
+    _, _, err = run("federate try wards.csv --nodes ward --drop sex --k 2 --out sites")
+    assert "no categories between sites" in err
+    assert "'sex'" not in err
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def try_(
     covariance: str = "full",
     alpha: str | None = None,
     features: str | None = None,
+    drop: str | None = None,
     rounds: int | None = None,
     standardize: bool | None = None,
     seed: int = 0,
@@ -54,6 +55,8 @@ def try_(
         How much sites listen to each other.
     features
         Columns to use, as a,b,c.
+    drop
+        Columns to leave out, as a,b,c.
     rounds
         Exchanges between sites, 20 unless given; trust knows itself when it is done.
     standardize
@@ -72,8 +75,9 @@ def try_(
 
     method = method or (default_method() if alpha is None else WITH_ALPHA)
     settings = FitSettings(
-        data=data, nodes=nodes, features=names(features), graph=graph, method=method, k=k,
-        covariance=covariance, alpha=alpha, rounds=rounds, standardize=standardize, seed=seed,
+        data=data, nodes=nodes, features=names(features), drop=names(drop), graph=graph,
+        method=method, k=k, covariance=covariance, alpha=alpha, rounds=rounds,
+        standardize=standardize, seed=seed,
     )  # fmt: skip
     say(f"Note: {WARNING}", "yellow")
     with silos():

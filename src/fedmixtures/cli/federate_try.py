@@ -76,10 +76,11 @@ def run_try(settings: FitSettings, n: int, out: Path, carrier: str) -> None:
         settings = dataclasses.replace(settings, transforms="none")  # sites know none
         table = settings.read_table()
         if table.categories is not None:
-            named = _checks.listed(table.features[i] for i in table.categories.positions)
+            named = [table.features[i] for i in table.categories.positions]
             raise ValueError(
-                f"{named} hold words, and there are no categories between sites yet. Leave them "
-                "out with --drop, or give 0 and 1 in their place."
+                f"no categories between sites yet, and these columns hold words: "
+                f"{_checks.listed(named)}. Leave them out with --drop {','.join(named)}, or give 0 "
+                "and 1 in their place."
             )
     else:
         table = made_up(n, settings.seed)
