@@ -169,8 +169,10 @@ def test_a_site_and_then_the_hub_are_lost_and_come_back(tmp_path, expected):
         federation.pause = 0.15  # so that a round can be seen
         federation.listener.when(1, lose_a_site)
         record, found = federation.fit(job)
-    outcomes = [segment["outcome"] for segment in record.segments]
-    assert outcomes == ["lost", "lost", "completed"]
+    *lost, last = [segment["outcome"] for segment in record.segments]
+    assert last == "completed"
+    assert set(lost) == {"lost"}
+    assert 2 <= len(lost) <= 5  # on a busy machine a site may come back after the hub asked
     begun = [segment.get("first_round", 0) for segment in record.segments]
     assert begun[-1] >= 6  # from where all stood, not from the start
     assert all(same_bits(found[name], alone[name]) for name in SITES)
