@@ -24,7 +24,7 @@ from fedmixtures.estimators.default_graph import words_on_default_graph
 from fedmixtures.estimators.description import of_solution, take_described
 from fedmixtures.estimators.fitted import FittedNetwork
 from fedmixtures.estimators.names import aligned, profiles
-from fedmixtures.estimators.problem import Prepared
+from fedmixtures.estimators.problem import FitInputs
 from fedmixtures.estimators.scoring import assigned, log_joints
 from fedmixtures.estimators.search import Search
 from fedmixtures.estimators.selection import with_components
@@ -323,7 +323,7 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
             self.labels_ = self.predict(X, nodes)
         return self
 
-    def begin(self, X: Any, nodes: Any = None, sample_weight: Any = None) -> Prepared:
+    def begin(self, X: Any, nodes: Any = None, sample_weight: Any = None) -> FitInputs:
         """What `fit` would solve of these rows."""
         X, labels = self._read(X, nodes, reset=True)
         self.node_column_ = nodes if isinstance(nodes, str) else None
@@ -334,7 +334,7 @@ class NetworkGaussianMixture(FittedNetwork, DensityMixin, BaseEstimator):
         transform = resolve.resolve_transform(self.transforms, data, features, method)
         inside = self._to_fit(data, transform, resolve.resolve_seed(self.random_state))
         problem, volume = self._problem(inside, self.graph), transform.volume(data)
-        return Prepared(data, problem, transform, volume, labels is not None)
+        return FitInputs(data, problem, transform, volume, labels is not None)
 
     def resolved_method(self) -> Method:
         """The method with the covariance type, and told how many clusters are wanted."""

@@ -176,7 +176,7 @@ class Problem:
         )
 
 
-class Prepared(NamedTuple):
+class FitInputs(NamedTuple):
     """Rows as they are to be fitted."""
 
     rows: NodeData
