@@ -11,21 +11,18 @@ spread, and a difference is what transforms alone bring.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pandas as pd
 
-import fedmixtures
 from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.metrics import median_interval
+from reproduction.page import made as how_made
 
 JUDGE = tuple(range(10, 20))
 WHOLE, FEW, MOST_TEST = 300, 50, 300
@@ -157,17 +154,8 @@ def main() -> None:
                 }
             )
             print(name, regime, *(f"{g:.3f}" for g in gain), chosen[-1], flush=True)
-    made = {
-        "command": " ".join(["python -m reproduction.columns --tables FOLDER", *_told(asked)]),
-        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "seeds": list(asked.seeds),
-        "versions": {
-            "python": platform.python_version(),
-            "fedmixtures": fedmixtures.__version__,
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-        },
-    }
+    command = " ".join(["python -m reproduction.columns --tables FOLDER", *_told(asked)])
+    made = how_made(command) | {"seeds": list(asked.seeds)}
     asked.out.mkdir(parents=True, exist_ok=True)
     result = json.dumps({"made": made, "tables": found}, indent=1)
     (asked.out / "result.json").write_text(result + "\n", "utf-8")

@@ -21,23 +21,20 @@ with categorical values", 1998) of all rows together, with ten starts.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pandas as pd
 from sklearn.metrics import adjusted_rand_score
 
-import fedmixtures
 from fedmixtures import FitWarning, NetworkGaussianMixture
 from fedmixtures.metrics import median_interval
 from reproduction.columns import split
+from reproduction.page import made as how_made
 
 WAYS = {
     "categories": "categories",
@@ -247,16 +244,8 @@ def main() -> None:
                     found.setdefault(name, {}).setdefault(way, {}).setdefault(measure, [])
                     found[name][way][measure].append(value)
         seeds.append(seed)
-        made = {
-            "command": "python -m reproduction.mixed --tables FOLDER --penguins CSV",
-            "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-            "seeds": seeds,
-            "versions": {
-                "python": platform.python_version(),
-                "fedmixtures": fedmixtures.__version__,
-                "jax": jax.__version__,
-                "numpy": np.__version__,
-            },
+        made = how_made("python -m reproduction.mixed --tables FOLDER --penguins CSV") | {
+            "seeds": seeds
         }
         asked.out.mkdir(parents=True, exist_ok=True)
         result = json.dumps({"made": made, "tables": found}, indent=1)
